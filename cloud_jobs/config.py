@@ -166,9 +166,6 @@ class IngestSettings(Settings):
         le=36_500,
         description="a device time so long before the record was received is far off; raise it to replay old data",
     )
-    max_ahead_days: int = Field(
-        default=1, ge=1, le=365, description="the same for a device time so long after it was received"
-    )
     restarts: int = Field(
         default=10, ge=0, description="how often in a row a failed query is started again without completing anything"
     )

@@ -66,14 +66,16 @@ class SparkSettings(Settings):
     @classmethod
     def _master_is_one(cls, master: str) -> str:
         if not _MASTER.fullmatch(master):
-            raise ValueError(f"{master!r} is no master of Spark: local[N], spark://HOST:PORT, yarn or k8s://ADDRESS")
+            raise ValueError(
+                f"{master!r} is not a Spark master: use local[N], spark://HOST:PORT, yarn or k8s://ADDRESS"
+            )
         return master
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         owned = {name: field for field, name in SPARK_NAMES.items()}
         found = [f"extra: {key} is set by {owned[key]}" for key in self.extra if key in owned]
-        found += [f"extra: {key} is no setting of Spark" for key in self.extra if not key.startswith("spark.")]
+        found += [f"extra: {key} is not a Spark setting" for key in self.extra if not key.startswith("spark.")]
         useless = [name for name in _OF_EXECUTORS if is_local(self.master) and getattr(self, name) is not None]
         if useless:
             found.append(f"{', '.join(useless)}: with {self.master} there are no executors")

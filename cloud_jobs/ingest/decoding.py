@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -97,15 +97,12 @@ class DecodedMessages:
     unreadable: Counter[str] = field(default_factory=Counter)
 
 
-class _Message:
-    """A consistent batch with records, with its message's properties."""
+class _Message(NamedTuple):
+    """A consistent batch with records, and the properties of its message."""
 
-    __slots__ = ("columns", "properties", "publish_us")
-
-    def __init__(self, columns: RecordColumns, properties: dict[str, str], publish_us: int | None) -> None:
-        self.columns = columns
-        self.properties = properties
-        self.publish_us = publish_us
+    columns: RecordColumns
+    properties: dict[str, str]
+    publish_us: int | None
 
 
 @dataclass(slots=True)

@@ -168,7 +168,7 @@ def start_ingest(
         .options(**ingest.options)
         .load()
     )
-    sensible = SensibleTime(max_age_days=ingest.max_age_days, max_ahead_days=ingest.max_ahead_days)
+    sensible = SensibleTime(max_age_days=ingest.max_age_days)
     micro_batch = MicroBatchHandler(
         spark,
         lake,

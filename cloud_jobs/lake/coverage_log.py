@@ -272,11 +272,6 @@ class CoverageLog:
         )
         return pa.concat_tables([COVERAGE_DEVICES.empty_table(), *parts])
 
-    def coverage(
-        self, manifest: Manifest, devices: Collection[TenantDevice] | None = None
-    ) -> dict[DeviceStream, Coverage]:
-        return dict(from_rows(self.rows(manifest, devices)))
-
     def write(self, rows: pa.Table, level: int) -> CoverageFile:
         path = f"{_ROWS}/level-{level}-{uuid4().hex}.parquet"
         ensure_folder(self._files, _ROWS)

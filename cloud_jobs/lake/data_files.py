@@ -115,10 +115,6 @@ class DataFile(NamedTuple):
     def rows(self) -> int:
         return int(json.loads(self.stats)["numRecords"])
 
-    def bounds(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        stats = json.loads(self.stats)
-        return stats["minValues"], stats["maxValues"]
-
 
 def write_data_files(files: FileSystem, rows: pa.Table, now: datetime, *, table: str = "records") -> list[DataFile]:
     """Writes rows into the folder of their table, sorted, one file for each day. The files are durable then."""

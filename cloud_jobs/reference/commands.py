@@ -94,8 +94,8 @@ def _say(
     if faults:
         typer.echo(f"{len(faults)} fault{'' if len(faults) == 1 else 's'}; nothing can be published", err=True)
         return
-    alone = "" if with_lake else " by themselves, not held against a lake"
-    typer.echo(f"right{alone}: {counts_text(counts) or 'the files hold no version'}")
+    alone = "" if with_lake else " (not compared with a lake)"
+    typer.echo(f"no fault{alone}: {counts_text(counts) or 'the files hold no version'}")
 
 
 MAX_LINES: Final = 100
@@ -109,10 +109,10 @@ _TAKEN_OVER: Final = (
     "the next run of `cloud-jobs usage` copies them into the lake; closings before that use the earlier versions"
 )
 _AT_ONCE: Final = {
-    "fence": "alert processes go by fences and gates at once",
-    "alert_rule": "`waybill alerts deliver` goes by alert rules at once",
+    "fence": "alert processes apply new fences and gates at once",
+    "alert_rule": "`waybill alerts deliver` applies new alert rules at once",
 }
-"""Of the kinds that no job has to take over first."""
+"""The kinds that take effect before a job copies them into the lake."""
 Config = Annotated[
     Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
 ]
@@ -122,9 +122,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def _known_kind(kind: str | None) -> str | None:
     from geo.reference.messages import TOPICS
 
-    # of a kind that is none nothing would be shown, as if nothing were there
+    # an unknown kind would show an empty list
     if kind is not None and kind not in TOPICS:
-        raise typer.BadParameter(f"{kind!r} is no kind: {', '.join(TOPICS)}")
+        raise typer.BadParameter(f"unknown kind {kind!r}; known are {', '.join(TOPICS)}")
     return kind
 
 

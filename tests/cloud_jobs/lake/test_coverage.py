@@ -123,7 +123,7 @@ def test_each_commit_has_its_own_coverage_for_ever(log: CoverageLog) -> None:
     writer = new_writer(log)
     numbers = [commit(writer, logged_coverage((seq, seq), head=seq)) for seq in range(1, 100)]
     for seq, number in enumerate(numbers, 1):
-        assert log.coverage(log.manifest(number)) == logged_coverage((1, seq), head=seq)
+        assert dict(from_rows(log.rows(log.manifest(number)))) == logged_coverage((1, seq), head=seq)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10, deadline=None)
@@ -138,7 +138,7 @@ def test_whenever_merges_end_nothing_is_lost(
         commit(writer, logged_coverage((seq, seq)))
         if end:
             merges.finish()
-    assert log.coverage(writer.manifest) == logged_coverage((1, len(ends)))
+    assert dict(from_rows(log.rows(writer.manifest))) == logged_coverage((1, len(ends)))
 
 
 def test_only_the_devices_asked_for_are_read(log: CoverageLog) -> None:
@@ -148,9 +148,9 @@ def test_only_the_devices_asked_for_are_read(log: CoverageLog) -> None:
     commit(writer, made)
     commit(writer, {DeviceStream("acme", "b", 8): Coverage(head=3)})
     asked = [TenantDevice("acme", "b"), TenantDevice("acme", "nobody"), TenantDevice("other", "c")]
-    found = sorted(log.coverage(writer.manifest, asked))
+    found = sorted(dict(from_rows(log.rows(writer.manifest, asked))))
     assert found == [("acme", "b", 7), ("acme", "b", 8), ("other", "c", 7)]
-    assert log.coverage(writer.manifest, []) == {}
+    assert dict(from_rows(log.rows(writer.manifest, []))) == {}
 
 
 def sweep(log: CoverageLog, newest: int, after_s: float = 60.0) -> int:
@@ -165,7 +165,7 @@ def test_a_sweep_takes_what_no_commit_in_use_needs(log: CoverageLog, tmp_path: P
     writer.prepare(next_number(numbers[-1]), logged_coverage((99, 99)))
     assert sweep(log, numbers[-1], -60) == 0
     assert sweep(log, numbers[-1]) > 20
-    assert log.coverage(log.manifest(numbers[-1])) == logged_coverage((1, 19))
+    assert dict(from_rows(log.rows(log.manifest(numbers[-1])))) == logged_coverage((1, 19))
     # of the newest commit, and of the one before it: of which the last one was in force is not known from the files
     kept = [log.manifest(number) for number in numbers[-2:]]
     assert len([*tmp_path.rglob("*.json")]) == 2
@@ -185,4 +185,4 @@ def test_what_was_known_at_any_moment_that_may_be_asked_for_stays(log: CoverageL
                 os.utime(path, (60 * steps[number], 60 * steps[number]))
     assert log.sweep(numbers[-1], 60 * 20.5, 60 * 18.5) > 10
     for at, number in enumerate(numbers[20:], 20):
-        assert log.coverage(log.manifest(number)) == logged_coverage((1, at + 1))
+        assert dict(from_rows(log.rows(log.manifest(number)))) == logged_coverage((1, at + 1))
