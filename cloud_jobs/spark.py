@@ -9,9 +9,11 @@ import re
 import socket
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, TypeVar
@@ -30,7 +32,6 @@ from cloud_jobs.lake.data_files import DataFile, Range, StoredFiles, stored_rows
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
-from cloud_jobs.project_archive import write_project_archive
 from cloud_jobs.spark_python import IMPORTS, interpreter
 
 # Lake tables as data frames.
@@ -300,6 +301,23 @@ def _prepare_executors(session: SparkSession, folders: Sequence[Path]) -> None:
     context.environment["PYTHONPATH"] = str(archive)
     found = check_executors(context, archive=archive.name, folders=folders, timeout_s=_EXECUTOR_TIMEOUT_S)
     _log.info("executors ready", hosts=sorted({one.host for one in found}))
+
+
+PROJECT_PACKAGES: Final = ("cloud_jobs", "geo", "waybill")
+"""What the jobs import of the project, on the driver and on executors."""
+
+
+def write_project_archive(folder: Path) -> Path:
+    """Writes the project's packages into a zip file, from which executors import them."""
+    path = folder / "waybill-project.zip"
+    # a file may be older than a zip file can say
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
+        for package in PROJECT_PACKAGES:
+            place = Path(str(import_module(package).__file__)).parent
+            for file in sorted(place.rglob("*")):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    archive.write(file, f"{package}/{file.relative_to(place).as_posix()}")
+    return path
 
 
 def _send_project(context: Any) -> Path:

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from cloud_jobs import spark_python
 from cloud_jobs.errors import ExecutorsNotReady
 from cloud_jobs.job_settings import SparkSettings
-from cloud_jobs.project_archive import PROJECT_PACKAGES, write_project_archive
-from cloud_jobs.spark import check_executors, spark_properties
+from cloud_jobs.spark import PROJECT_PACKAGES, check_executors, spark_properties, write_project_archive
 from cloud_jobs.spark_python import IMPORTS, SOURCE, interpreter
 
 CLUSTER = "spark://10.0.0.5:7077"
@@ -174,7 +173,7 @@ def run_apart(archive: Path, folder: Path, code: str) -> list[str]:
 
 
 def test_what_executors_run_is_imported_from_the_archive_alone(tmp_path: Path) -> None:
-    archive = write_project_archive(tmp_path / "archive")
+    archive = write_project_archive(tmp_path)
     code = PRINT_ORIGINS.format(modules=ON_EXECUTORS, packages=PROJECT_PACKAGES)
     (places,) = run_apart(archive, tmp_path, code)
     assert places

@@ -87,7 +87,7 @@ def file_of(folder: Path, *bodies: dict[str, Any]) -> Path:
 def test_right_files_end_with_0_and_what_is_not_in_them_is_said(tmp_path: Path) -> None:
     assert run(file_of(tmp_path, *WHOLE, tariff(id="other"))) == (
         0,
-        "right by themselves, not held against a lake: 2 accounts, 1 legal entity, 2 tariffs\n",
+        "no fault (not compared with a lake): 2 accounts, 1 legal entity, 2 tariffs\n",
         "",
     )
     status, _, said = run(file_of(tmp_path, account()))
