@@ -110,12 +110,12 @@ def _content(noted: CheckpointNote) -> bytes:
 
 
 TENANT: Final = "{tenant}"
-"""In the name of a topic: each tenant has one."""
+"""Stands for each tenant in the name of a topic."""
 TENANT_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 RETENTION_DAYS: Final = 400
-"""How long positions and events are kept by default: a year of bills, and a month to correct the last of them."""
+"""The default retention: a year of bills, and a month to correct the last one."""
 MAX_GAP_S: Final = MAX_SEGMENT.total_seconds()
-"""A new fix changes what is within two gaps around it, and all of that is computed again."""
+"""A new fix affects two gaps around it, and all of that is computed again."""
 
 
 def _text_of_path(given: Any) -> Any:

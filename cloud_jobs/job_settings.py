@@ -34,7 +34,7 @@ SPARK_NAMES: Final[Mapping[str, str]] = {
     "max_cores": "spark.cores.max",
     "shuffle_partitions": "spark.sql.shuffle.partitions",
 }
-"""The settings that Spark has under a name of its own."""
+"""Spark's names of settings."""
 
 
 class SparkSettings(Settings):
@@ -197,7 +197,7 @@ class VerdictSettings(Settings):
 # Maintenance.
 
 RETENTIONS: Final = ("erase_positions_after_days", "erase_events_after_days", "erase_quarantine_after_days")
-"""The settings that say how long personal data are kept."""
+"""The retention of personal data."""
 
 
 class MaintenanceSettings(Settings):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The metrics server of a job.
 
 Health = Callable[[], Mapping[str, Any]]
-"""What `/health` says: 503 while its `healthy` is False; None, unknown, is 200."""
+"""The answer of `/health`: status 503 if `healthy` is False, 200 if it is True or None (unknown)."""
 
 _log = structlog.get_logger("metrics")
 

@@ -67,7 +67,7 @@ def quarantine_table(messages: Iterable[QuarantinedMessage]) -> FittedTable:
 
 
 MAX_SHOWN: Final = 100
-"""Of what was left out a table shows so many; JSON has all of it."""
+"""The most unusable versions or messages in a table; JSON has all."""
 _WIDTH: Final = 140
 _REFUSED: Final = "refused_fences"
 

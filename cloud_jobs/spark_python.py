@@ -18,9 +18,9 @@ from typing import Final
 __all__ = ["IMPORTS", "SOURCE", "imported_before", "interpreter", "main"]
 
 IMPORTS: Final = "WAYBILL_SPARK_IMPORTS"
-"""The environment variable with the modules that tasks use, separated by commas."""
+"""The environment variable that lists the modules of tasks, separated by commas."""
 SOURCE: Final = "cloud_jobs.pulsar_source"
-"""What plans the micro-batches of a stream."""
+"""The module that plans the micro-batches of a stream."""
 _COMMAND: Final = "cloud-jobs-python"
 _FORKS: Final = "pyspark.daemon"
 _TASKS: Final = "pyspark.worker"

@@ -52,18 +52,18 @@ USUAL: Final = SensibleTime()
 
 
 RECORD_COLUMNS = without(RECORDS, "ingested_at", "ingest_number")
-"""The records table without what the ingest adds: when and by which of its commits a record was let in."""
+"""The records table without the columns that the commit of the ingest adds."""
 
 _KIND_NAMES = pa.array(["", *(kind.name.lower() for kind in Kind)])
 _ROWS_AT_ONCE = 500_000
 _MESSAGES_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 64 << 20
-"""What is decoded together: little may unpack to much, and an Arrow column of texts holds 2 GiB."""
+"""The bytes that are decoded together: compressed messages may grow, and an Arrow column of texts holds 2 GiB."""
 _NAME_SHOWN = 100
 _RANGE_BYTES = 256
-"""What a range or a tombstone of a header takes until it is united with others."""
+"""The memory of a range or a tombstone of a header."""
 _STATEMENTS = 32
-"""Of one stream in messages that were decoded together; of more, some in between are left out."""
+"""The most statements of a stream that are kept together; some in between are left out."""
 _CLOCKS_DIFFER_US = 300_000_000
 """So far may the clock of a region be ahead of the centre's. A device states by its clock less the grace of its intake,
 300 s as a rule: so what it states is of the past, were it by the same clock."""
@@ -72,7 +72,7 @@ _NO_KEYS = Unsealer()
 
 Batches = Iterable[pa.RecordBatch]
 TopicTenants = Mapping[str, str | None]
-"""The tenant whose messages alone a topic may have; None, or a topic that is not here: those of any."""
+"""The only tenant of a topic; None or a missing topic: any tenant."""
 _OF_ANY: TopicTenants = {}
 
 
@@ -173,7 +173,7 @@ def _gather(
         # Messages with the same value can be malformed in different ways.
         _gather_malformed(gathered, message, f"message: {message['malformed']}", message["malformed"].encode())
         return
-    # Before a key is used: what names no tenant must not choose the one that it is opened for.
+    # Before a key is used: an invalid tenant must not choose the key.
     fault = next(_name_faults(properties, only_tenant), None)
     if fault is not None:
         _gather_malformed(gathered, message, fault, fault.encode())
@@ -193,7 +193,7 @@ def _gather(
     gathered.headers.setdefault(stream, []).append(header)
     if header.stated_us and publish_us is not None and publish_us > 0:
         if publish_us <= now_us + _CLOCKS_DIFFER_US:
-            # its region had it by then: whatever the device's clock says, it cannot know of what comes later
+            # whatever the device's clock says, it cannot know what comes after the publication
             stated = Statement(min(header.stated_us, publish_us, now_us), header.head)
             gathered.statements.setdefault(stream, []).append(stated)
         else:
@@ -274,7 +274,7 @@ def _united(headers: list[Header], statements: list[Statement] | None) -> tuple[
 
 
 def _record_rows(messages: list[_Message], sensible: SensibleTime) -> pa.Table:
-    # in this order the rows mostly are in theirs, and need not be sorted
+    # in this order the rows are mostly sorted already
     messages = sorted(messages, key=_stream_and_first_seq)
     parts = [message.columns for message in messages]
     counts = np.array([len(columns.seq) for columns in parts])
@@ -290,7 +290,7 @@ def _record_rows(messages: list[_Message], sensible: SensibleTime) -> pa.Table:
     arrays["kind"] = pa.DictionaryArray.from_arrays(pa.array(kind), _KIND_NAMES)
     for name, column in _TABLE_COLUMN_OF.items():
         joined = np.concatenate([getattr(columns, name) for columns in parts])
-        # NaN stands for what a record does not have: null in the table
+        # NaN stands for a missing value, which is null in the table
         arrays[column] = pa.array(joined, RECORD_COLUMNS.field(column).type, from_pandas=True)
         if name == "device_time_us":
             arrays["device_date"] = sensible.days(joined, received.fill_null(0).to_numpy())
@@ -328,4 +328,4 @@ _TABLE_COLUMN_OF = {
     "monotonic_us": "monotonic_us",
     "boot": "boot",
 }
-"""The arrays of `waybill.record.columns.RecordColumns`, and the columns of the table that they fill as they are."""
+"""The arrays of `waybill.record.columns.RecordColumns`, and the table's columns that they fill."""

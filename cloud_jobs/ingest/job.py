@@ -70,7 +70,7 @@ def run_query(
     while not stop.is_set():
         try:
             ingest = start()
-        # with the lake open it is the query that fails: both count, and both are tried again
+        # an unavailable store may fail the start or the query: both count, and both are tried again
         except StoreUnavailable as unavailable:
             failures += 1
             metrics.on_failure(failures)
@@ -90,7 +90,7 @@ def run_query(
         metrics.on_query(runs=False)
         if failure is None:
             return
-        # not started again: two ingests would fence each other in turn
+        # not restarted: two ingests would fence each other off in turn
         if ingest.micro_batch.fenced:
             raise CloudError(str(ingest.micro_batch.fenced)) from failure
         # only failures in a row count: a cluster may fail now and then for months
@@ -150,7 +150,7 @@ def start_ingest(
 ) -> IngestQuery:
     """Starts the query. With `available_now` it ends at the end of the available messages."""
     lake, checkpoints = settings.tables, settings.bound_checkpoints
-    # before a lake is begun: of checkpoints that are there it is none
+    # before the lake is created: existing checkpoints belong to another one
     checkpoints.check()
     lake.create()
     checkpoints.bind()

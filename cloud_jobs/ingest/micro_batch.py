@@ -60,7 +60,7 @@ from waybill.record import IntervalSet
 # Duplicates: filtered again and compared with the stored records.
 
 _CONFLICTS_AT_ONCE: Final = 10_000
-"""So many conflicts become rows of the quarantine, and a file of it, together."""
+"""Conflicts that become rows and one file of the quarantine together."""
 _STORED_COLUMNS: Final = [*RECORD_ID, *CONTENT]
 
 
@@ -214,7 +214,7 @@ def _compared(again: pa.Table, stored: pa.Table) -> tuple[NDArray[np.bool_], NDA
 _Key = tuple[str, str, int]
 _ROWS_AT_ONCE: Final = 50_000
 _NUMBERS: Final = ("head", "stated_us", "stated_head", "complete_until_us")
-"""The numbers of a Coverage in their order, which are also columns of its rows."""
+"""The integers of a Coverage, in the order of its fields, which are also columns of its rows."""
 _numbers_of: Final = attrgetter(*_NUMBERS)
 
 
@@ -223,7 +223,7 @@ class KnownCoverage:
 
     def __init__(self, rows: pa.Table) -> None:
         self._streams: dict[_Key, bytes | Coverage] = {}
-        # some at a time: what stands beside them while they are read is soon the larger part
+        # in batches, because the temporary objects take more memory than the result
         for batch in rows.to_batches(max_chunksize=_ROWS_AT_ONCE):
             is_plain = pc.equal(pc.list_value_length(batch["reasons"]), 0)
             self._streams |= _packed(batch.filter(is_plain))
@@ -255,7 +255,7 @@ def _packed(rows: pa.RecordBatch) -> Iterator[tuple[_Key, bytes]]:
     bounds = rows["received"].flatten().to_numpy().astype("=i8").tobytes()
     numbers = np.column_stack([rows[name].to_numpy() for name in _NUMBERS]).astype("=i8").tobytes()
     width = 8 * len(_NUMBERS)
-    # one text for all the streams of a tenant, not one for each
+    # one string object for all streams of a tenant
     tenants = map(intern, rows["tenant"].to_pylist())
     columns = (rows[name].to_pylist() for name in ("device", "epoch"))
     places = pairwise((8 * np.cumsum(lengths)).tolist())
@@ -294,7 +294,7 @@ class Attempt(NamedTuple):
 
 
 Counted = Callable[[Mapping[str, Any]], object]
-"""Called with what a micro-batch was, as `ingest_batches` has it, when it is done."""
+"""Gets the row of `ingest_batches` of a completed micro-batch."""
 
 
 def ignore_counts(_: Mapping[str, Any]) -> None:
@@ -378,22 +378,22 @@ class MicroBatchWriter:
     ) -> Sequence[Conflicts]:
         if not result.kept:
             return []
-        # after the commit: what nobody waits for, and all that a record is held against is in the table
+        # after the commit: nobody waits for it, and the table then has all records to compare with
         compared = compared_parts(self._records.opened(), parts, result.kept, read_erasures(self._lake))
         return self._run(find_conflicts(self._lake, attempt.ingest_number, attempt.now), compared)
 
     def _commit(self, attempt: Attempt, files: Sequence[DataFile], result: DeduplicationResult) -> None:
         assert sum(file.rows for file in files) == result.accepted_count, "what is let in is what is written"
-        # by both clocks: the one can be set back, the other stands still while the machine sleeps
+        # by both clocks: one can be set back, the other stops while the machine sleeps
         if max((datetime.now(UTC) - attempt.now).total_seconds(), time.monotonic() - attempt.began_s) > MAX_ATTEMPT_S:
-            # its files may have been swept up: a commit must not name what is not there
+            # its files may have been swept up, and a commit must not name missing files
             raise CommitFailed("records", f"the micro-batch took longer than {MAX_ATTEMPT_S:g} s")
         manifest = self._coverage.prepare(attempt.number, result.delta)
         self._reached(CrashPoint.COVERAGE_WRITTEN)
-        # also without files: who was overtaken must not go on, and coverage may have changed
+        # also without files: an overtaken ingest must stop, and coverage may have changed
         self._records.commit(files, attempt.number)
         self._coverage.committed(manifest)
-        # after the commit: what counts as received and is not in the table would be dropped when it comes again
+        # after the commit: a record counted as received without being in the table would be dropped when it comes again
         self._known.update(result.coverage)
         self._reached(CrashPoint.COMMITTED)
 

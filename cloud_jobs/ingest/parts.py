@@ -135,7 +135,7 @@ def commit_quarantine(
                 opened, "quarantine", added, writer=QUARANTINED, previous=previous, number=number_of(commit_number)
             )
         except Fenced as error:
-            # another ingest, which is beginning, found the same perhaps
+            # a second ingest is starting and quarantined rows at the same time
             failure = error
         else:
             return
@@ -146,7 +146,7 @@ def _missing(files: FileSystem, opened: DeltaTable, written: Sequence[Quarantine
     """The files with rows that the table lacks, with the fingerprints of these rows."""
     asked = pa.chunked_array([one.fingerprints for one in written]).unique().sort()
     digests, known = asked.to_pylist(), set[str]()
-    # one by one: they lie so far apart that what is between them is all the table
+    # one range for each, because random digests span the whole table
     single = [(digest, digest) for digest in digests]
     for path in StoredFiles.of(opened, "quarantine").within("fingerprint", single).paths:
         for there in stored_values(files, "quarantine", path, "fingerprint", digests):
@@ -221,7 +221,7 @@ def deduplicate(known: Known, parts: Iterable[StreamPart]) -> DeduplicationResul
     decision = DeduplicationResult()
     statements: dict[DeviceStream, list[Statement]] = {}
     for part, stream, said, records, stated in parts:
-        # what an earlier part of this micro-batch brought counts already
+        # an earlier part of this micro-batch counts already
         before = decision.coverage.get(stream) or known(stream) or Coverage()
         fresh = said.received - before.received
         accepted = fresh.count
@@ -248,7 +248,7 @@ def deduplicate(known: Known, parts: Iterable[StreamPart]) -> DeduplicationResul
 
 
 PART_COLUMNS = pa.schema([pa.field("part", pa.binary(), nullable=False)])
-"""A part on its way from an executor to the driver: one row each."""
+"""A part, sent from an executor to the driver, one row each."""
 
 
 class WrittenPart(NamedTuple):

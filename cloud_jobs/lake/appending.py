@@ -67,7 +67,7 @@ def append_missing(
                 commit_properties=CommitProperties(app_transactions=[Transaction(table, opened.version() + 1)]),
             )
         except CommitFailedError:
-            # so that two do not meet again and again
+            # so that two writers do not collide repeatedly
             pause(uniform(0, _MAX_PAUSE_S))
         except (DeltaError, OSError) as error:
             failures += 1
@@ -75,7 +75,7 @@ def append_missing(
                 lost = lake.location.unavailable(error)
                 what = f"table {table!r} of the lake {lake.location} cannot be written: {error_text(error)}"
                 raise lost or LakeError(what) from error
-            # perhaps only the answer was lost: then nothing is missing any more
+            # if only the response was lost, nothing is missing at the next attempt
             pause(uniform(0, _MAX_PAUSE_S))
         else:
             return rows
@@ -83,7 +83,7 @@ def append_missing(
 
 
 _CHECKPOINT_EVERY: Final = 50
-"""The most commits that a reader opens beside a checkpoint."""
+"""The most commits after a checkpoint that a reader opens."""
 _log = structlog.get_logger("lake")
 
 

@@ -77,7 +77,7 @@ def in_order(rows: pa.Table) -> pa.Table:
     """Sorts rows by tenant, device, epoch and seq."""
     seq = rows["seq"].to_numpy()
     stream = stream_codes(rows)
-    # as they are written by the ingest they mostly are in order: to look is much cheaper than to sort
+    # rows of the ingest are mostly sorted, and checking is much cheaper than sorting
     descends = (np.diff(stream) < 0) | ((np.diff(stream) == 0) & (np.diff(seq) < 0))
     return rows.take(pa.array(np.lexsort((seq, stream)))) if descends.any() else rows
 
@@ -86,7 +86,7 @@ def stream_codes(rows: pa.Table) -> NDArray[np.int64]:
     """A number for the device stream of each row, in the order of tenant, device and epoch."""
     (tenant, tenants), (device, devices) = text_ranks(rows["tenant"]), text_ranks(rows["device"])
     if tenants > 1:
-        # numbered anew: three numbers, each as high as there are rows, would not fit into 64 bits
+        # renumbered, because three factors as large as the number of rows would exceed 64 bits
         _, device = np.unique(tenant * devices + device, return_inverse=True)
     epochs, epoch = np.unique(rows["epoch"].to_numpy(), return_inverse=True)
     codes: NDArray[np.int64] = device * max(len(epochs), 1) + epoch
@@ -190,7 +190,7 @@ class Coverage:
 def _merged_tombstones(known: tuple[Tombstone, ...], more: tuple[Tombstone, ...]) -> tuple[Tombstone, ...]:
     """The union; if a seq has two reasons, the known one stays."""
     taken, new = _seqs_of(known), _seqs_of(more)
-    # one header may have thousands, which are apart: what is taken then needs no look at those before
+    # a header may have thousands of disjoint ones, which need no comparison with each other
     apart = new.count == sum(last - first + 1 for first, last, _ in more)
     added: list[Tombstone] = []
     for tombstone in more:

@@ -48,10 +48,10 @@ COVERAGE_ROWS = pa.schema(
         pa.field("reasons", pa.list_(pa.string()), nullable=False),
     ]
 )
-"""What is known, or became known, of a device stream. `received`: first, last, first, last, ..., apart and ascending;
-`lost`: the same of its tombstones, each of which has its reason in `reasons`. The other columns: see Coverage."""
+"""Coverage of a device stream. `received`: first, last, first, last, ..., disjoint and ascending; `lost`: the same of
+its tombstones, with one of `reasons` each. The other columns: see Coverage."""
 COVERAGE_DEVICES = pa.schema([COVERAGE_ROWS.field(name) for name in ("tenant", "device")])
-"""Whose they are."""
+"""The devices of coverage rows."""
 
 
 def to_rows(known: Mapping[DeviceStream, Coverage]) -> pa.Table:
@@ -105,7 +105,7 @@ def unite(tables: Iterable[pa.Table]) -> pa.Table:
     starts = np.flatnonzero(np.r_[True, code[1:] != code[:-1]])
     if len(starts) == len(code):
         return rows
-    # from here on a device stream is its place in the result
+    # below, the index in the result stands for a device stream
     stream = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(code)]))
     first_rows = rows.select(["tenant", "device", "epoch"]).take(pa.array(starts))
     lost, reasons = _united_tombstones(rows, stream, len(starts))
@@ -195,9 +195,9 @@ def _united_tombstones(rows: pa.Table, stream: Integers, count: int) -> tuple[pa
 
 FORMAT: Final = 3
 MERGED_FILES: Final = 8
-"""So many files of one level become one of the next."""
+"""Files of one level that are merged into one of the next."""
 _MERGED_AT_ONCE: Final = 50_000
-"""Rows that are merged while a micro-batch waits; more are merged beside it."""
+"""Merges with more rows run in the background."""
 _ROW_GROUP: Final = 1 << 14
 _MANIFESTS: Final = "manifests"
 _MANIFEST: Final = re.compile(rf"{_MANIFESTS}/[0-9a-f]{{16}}\.json")
@@ -223,7 +223,7 @@ EMPTY: Final = Manifest(None, ())
 
 
 Submit = Callable[[Callable[[], CoverageFile]], Future[CoverageFile]]
-"""How a merge is run beside the ingest: as `Executor.submit` does."""
+"""Runs a merge in the background, as `Executor.submit`."""
 
 
 class _PendingMerge(NamedTuple):
@@ -316,10 +316,10 @@ class CoverageLog:
         for_ever = {_manifest_path(number) for number in kept} & manifests.keys()
         in_use = _in_use(manifests, newest, needed_since_s) | for_ever
         gone = {path for path, mtime in manifests.items() if path not in in_use and mtime < older_than_s}
-        # what a merge replaced is never listed again: an old file that is needed later was needed at that moment, too
+        # a merged file is never listed again, so an old file that is needed later is in a manifest in use now
         sure = for_ever | {_manifest_path(newest)}
         needed = {file for path in in_use for file in self._files_of(path, is_there=path in sure)} if old else set()
-        # manifests first: one that is there never lists a file that is not
+        # manifests first, so that no manifest lists a deleted file
         for path in [*sorted(gone), *sorted(old - needed)]:
             # another sweep may have been faster
             with suppress(FileNotFoundError):
@@ -369,7 +369,7 @@ class CoverageWriter:
             return files
         pending, self._pending = self._pending, None
         merged = pending.outcome.result()
-        # no manifest names it so far, so a sweep may have taken it, or be about to: it is made again
+        # a sweep may delete the file while no manifest names it; then the merge is repeated
         age_s = self._log.seconds_between(merged, new)
         return files if age_s is None or age_s > MAX_ATTEMPT_S else _replaced(files, pending.files, merged)
 
@@ -377,7 +377,7 @@ class CoverageWriter:
         busy = set(self._pending.files) if self._pending else set()
         while due := due_merge(files, busy):
             if sum(file.rows for file in due) > _MERGED_AT_ONCE:
-                # one at a time: while it runs, its level only grows longer
+                # one at a time: meanwhile its level only gets longer
                 if self._pending is None:
                     self._pending = _PendingMerge(due, self._submit(partial(self._log.merge, due)))
                 return files

@@ -24,13 +24,10 @@ from cloud_jobs.lake.coverage import in_order
 from cloud_jobs.lake.location import ensure_folder, sync_files
 from cloud_jobs.lake.schemas import PIECE_ROWS, RECORDS, TABLES, TableSchema
 
-# Files of a lake in a folder are on disk before a commit names them; an object store has them when it says so.
-
-
 # Rows in chunks of bounded memory. Pure, on Arrow.
 
 PIECE_BYTES: Final = 32 << 20
-"""The most rows of a piece, and the most bytes of its texts, but for a row that alone has more."""
+"""The most bytes of text in a piece; a single row may have more."""
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -157,7 +154,7 @@ def _by_day(rows: pa.Table, layout: TableSchema) -> Iterator[tuple[date | None, 
 
 def new_path(files: FileSystem, table: str, day: date | None) -> str:
     """A unique path for a file of a day; creates its folder."""
-    # also a task that Spark runs again, or twice at once
+    # Spark may run a task twice, even at once
     path = f"part-{uuid4().hex}.parquet"
     layout = TABLES[table]
     if layout.partition_by:
@@ -176,7 +173,7 @@ def parquet_options(table: str) -> dict[str, Any]:
         "compression_level": 3,
         "use_dictionary": [name for name in layout.in_file.names if name not in ascending],
         "column_encoding": dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
-        # the rows may come with dictionaries in Arrow, which are nothing that a reader has to have
+        # readers need not see which columns were dictionaries
         "store_schema": False,
     }
 
@@ -191,7 +188,7 @@ def write_row_groups(writer: pq.ParquetWriter, table: str, rows: pa.Table) -> No
 def statistics(table: str, rows: pa.Table, day: date | None) -> dict[str, Any]:
     """Delta's statistics of rows of one day: their number, and bounds of the table's bounded columns."""
     layout = TABLES[table]
-    # a clock far off may be beyond what Delta's readers can parse
+    # a far-off device time may be beyond what Delta's readers can parse
     far_off = bool(layout.partition_by) and day is None
     return _stats(rows, [name for name in layout.bounded if not (far_off and name == "device_time")])
 
@@ -213,7 +210,7 @@ def _stats(rows: pa.Table, bounded: Sequence[str]) -> dict[str, Any]:
         if column.null_count < len(column):
             low, high = _extremes(column)
             lowest[name] = _text(low)
-            # Delta has milliseconds: rounded away from the rows
+            # Delta has milliseconds, so bounds are rounded outwards
             highest[name] = _text(high + timedelta(milliseconds=1) if isinstance(high, datetime) else high)
     return {"numRecords": rows.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
@@ -236,7 +233,7 @@ def _ms(moment: datetime) -> int:
 
 
 Range = tuple[Any, Any]
-"""The lowest and the highest value that is asked for, both included; None: no limit."""
+"""The lowest and the highest wanted value, both included; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +350,7 @@ def _typed(rows: pa.Table, table: str, path: str, columns: Sequence[str]) -> pa.
     for name in columns:
         kind = layout.schema.field(name).type
         if name in rows.column_names:
-            # before any comparison: a compaction may have written string_view, for which Arrow has none
+            # another writer may have written string_view, which Arrow cannot compare
             arrays.append(rows[name].cast(kind))
         else:
             value = day_of(path) if name in layout.partition_by else None
@@ -369,7 +366,7 @@ def _within(rows: pa.Table, ranges: Mapping[str, Range]) -> pa.Table:
             found.append(pc.greater_equal(rows[name], pa.scalar(low, kind)))
         if high is not None:
             found.append(pc.less_equal(rows[name], pa.scalar(high, kind)))
-    # at once: each filter copies what it keeps
+    # one filter, because each copies the rows
     return rows.filter(reduce(pc.and_, found)) if found else rows
 
 

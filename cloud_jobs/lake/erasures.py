@@ -68,7 +68,7 @@ class Erasures:
         )
 
     def _concerning(self, tenant: str | None, device: str | None) -> list[Erasure]:
-        # four look-ups: it is asked for each device of a file, however many erasures there are
+        # four look-ups for each device of a file, however many erasures there are
         keys = dict.fromkeys((one, other) for one in (tenant, None) for other in (device, None))
         return [one for key in keys for one in self._declared(*key)]
 
@@ -102,7 +102,7 @@ def _boundaries(rows: pa.Table, erasures: Erasures) -> pa.Array:
     count = len(devices.dictionary)
     codes = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), count), devices.indices.cast(pa.int64()))
     found = pc.unique(codes)
-    # once for each device that is there, however many erasures were declared
+    # once for each device, however many erasures there are
     names = [(tenants.dictionary[code // count], devices.dictionary[code % count]) for code in found.to_pylist()]
     before = [erasures.before(tenant.as_py(), device.as_py()) for tenant, device in names]
     return pa.array(before, RECORDS.field("device_time").type).take(pc.index_in(codes, value_set=found))
@@ -117,7 +117,7 @@ def records_and_erasures(lake: Lake) -> tuple[StoredFiles, Erasures]:
     """The current files of the records, and the erasures that explain missing positions. Raises LakeError."""
     with lake.damage_as_error("records"):
         stored = StoredFiles.of(lake.open("records"), "records")
-    # in this order: what is erased meanwhile is in the files, and is said to be erased
+    # in this order: a position that is erased in between is still in these files, and its erasure is known
     return stored, read_erasures(lake)
 
 

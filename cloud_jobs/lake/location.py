@@ -128,27 +128,27 @@ def _read(path: Path) -> dict[str, str]:
 
 
 _SCHEME: Final = "s3://"
-# what needs no escape in either library
+# characters that neither library escapes
 _S3: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9_.=-]+)*/?")
 _NO_PLACE: Final = "neither a folder nor s3://BUCKET/PREFIX"
 _OTHER_PLACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://?)?")
 _NO_FOLDER: Final = frozenset("%\\[]^|") | {chr(number) for number in (*range(32), 127)}
-"""In the name of a folder delta-rs makes other characters of these, or of other characters these: another folder."""
+"""Characters that delta-rs would replace in the name of a folder."""
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
 _RETRY_S: Final = 30
-"""How long one call is tried again in all, before it is said to fail."""
+"""The total time of retries of one call."""
 _ATTEMPTS: Final = 8
-# Arrow waits longer between two: this is as many seconds.
+# Arrow waits longer between attempts: this takes about as many seconds.
 _ARROW_ATTEMPTS: Final = 4
-# What the libraries say, each in its own words, when there is no answer.
+# What the libraries say when the store does not answer.
 _NO_ANSWER: Final = re.compile(
     r"NETWORK_CONNECTION|curlCode|error sending request|Connection refused|Connection reset|connection closed"
     r"|SERVICE_UNAVAILABLE|SLOW_DOWN|503 Service Unavailable"
     r"|operation timed out|INTERNAL_FAILURE|INCOMPLETE_BODY",
     re.IGNORECASE,
 )
-# Which libraries speak to the store, and our own word for it in a text of Spark: others have no answer, too.
+# Errors of these libraries, or our own in a text of Spark, are about the store.
 _OF_STORE: Final = re.compile(
     r"AWS Error|Generic S3 error|store: \"S3\"|software\.amazon\.awssdk|hadoop\.fs\.s3a|the object store at "
 )
@@ -216,7 +216,7 @@ class Location:
         if self.access is None:
             return None
         if self.access.access_key_id and not self.access.token:
-            # delta-rs would send it with a key that it is not for, and sends an empty one if it is given that instead
+            # delta-rs would send this token with another key; it would also send an empty one
             os.environ.pop("AWS_SESSION_TOKEN", None)
         given = {
             "AWS_ENDPOINT_URL": self.access.endpoint,
@@ -225,7 +225,7 @@ class Location:
             "AWS_SECRET_ACCESS_KEY": self.access.secret,
             "AWS_SESSION_TOKEN": self.access.token,
         }
-        # a commit is a PUT that succeeds only if the object is not there: of two writers one is refused
+        # a commit is a conditional PUT, so one of two writers is refused
         options = {"aws_conditional_put": "etag", "AWS_ALLOW_HTTP": str(not self.access.is_encrypted).lower()}
         options |= {"connect_timeout": f"{_CONNECT_S}s", "timeout": f"{_REQUEST_S}s"}
         options |= {"max_retries": str(_ATTEMPTS), "retry_timeout": f"{_RETRY_S}s"}

@@ -32,9 +32,9 @@ ALERTS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""What regions said at once, as it came first: each id once. `received_at`, `raised_at`: by the region's clocks.
-`seen_until`: epoch, seq, epoch, seq, ..., the newest records by which the region saw it; empty: it did not say.
-`collected_at`: by the centre's clock; from then on the alert waits for its verdict. `day`: the UTC day of `time`."""
+"""The alerts of regions, each id once, as it first arrived. `received_at`, `raised_at`: by the region's clocks.
+`seen_until`: epoch, seq, epoch, seq, ..., the newest records that the region had seen; empty: not stated.
+`collected_at`: by the centre's clock, when the alert begins to wait for its verdict. `day`: the UTC day of `time`."""
 
 VERDICTS = pa.schema(
     [
@@ -59,10 +59,9 @@ VERDICTS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""What the centre says of alerts, and of events of which no region said anything. Of each id the row with the highest
-revision is in force. The columns from `epoch` to `value` are the event in force, or what was said and is withdrawn.
-`alerted_time`, `alerted_value`: what a region had said of the same; null: none had. `previous_time`, `previous_value`:
-what the revision before said."""
+"""Verdicts on alerts, and on events without an alert. The row with the highest revision of an id is in force. The
+columns from `epoch` to `value` are the event in force, or the withdrawn alert. `alerted_time`, `alerted_value`: those
+of the region's alert; null: there was none. `previous_time`, `previous_value`: those of the revision before."""
 
 
 # Schemas of the register. Arrow only.
@@ -81,7 +80,7 @@ def _days(*names: str) -> list[pa.Field]:
 
 
 CHARGE_KEY: Final = ("account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price")
-"""No two charges of a payer and period have the same of all of them; "" stands for none."""
+"""The key of a charge within a payer and period; "" stands for none."""
 
 RATED_LINES = pa.schema(
     [
@@ -94,9 +93,9 @@ RATED_LINES = pa.schema(
         pa.field("digest", pa.string()),
     ]
 )
-"""One row a charge of a closing. `run`: which run of the closing wrote it; it counts once a row of CLOSINGS has that
-run. `rows`, `first_hour`, `last_hour`, `digest`: of the usage that it was made of; null of a charge that is of none.
-`first_day`: of the period, the partition."""
+"""One row for each charge of a closing. `run`: the run that wrote it; the row counts once CLOSINGS has a row with that
+run. `rows`, `first_hour`, `last_hour`, `digest`: of the usage behind the charge; null if there is none. `first_day`: of
+the period, the partition."""
 
 CERTIFICATES = pa.schema(
     [
@@ -104,7 +103,8 @@ CERTIFICATES = pa.schema(
         *_texts("payer", "run", "tenant", "device", "state", "digest", "certificate"),
     ]
 )
-"""One row a device of a closing: its certificate of completeness as canonical JSON, whose SHA-256 is `digest`."""
+"""One row for each device of a closing: its certificate of completeness as canonical JSON, and its SHA-256 in
+`digest`."""
 
 CLOSINGS = pa.schema(
     [
@@ -118,10 +118,10 @@ CLOSINGS = pa.schema(
         pa.field("closed_at", _UTC, nullable=False),
     ]
 )
-"""One row a payer of a closing, see `billing.register.closing.Closing`. `number`: which commit of this table brought
-it, counted from 1. `outcome`: final, provisional or blocked. `reasons`, `taxes`, `control_totals`, `parties`: JSON.
-`body_digest`: of the lines, sub-totals and annex that its invoice has. `contract_digest`: of what was agreed with the
-payer. `decisions`: the numbers of the decisions that its certificates rest on, JSON."""
+"""One row for each payer of a closing, see `billing.register.closing.Closing`. `number`: the commit of this table, from
+1. `outcome`: final, provisional or blocked. `reasons`, `taxes`, `control_totals`, `parties`: JSON. `body_digest`: of
+the lines, sub-totals and annex of its invoice. `contract_digest`: of the payer's contract. `decisions`: JSON with the
+numbers of the decisions that its certificates use."""
 
 DOCUMENTS = pa.schema(
     [
@@ -140,8 +140,8 @@ DOCUMENTS = pa.schema(
         *_texts("by", "reason", "head", "digest", "attempt"),
     ]
 )
-"""One row an invoice or note, see `billing.register.ledger.IssuedDocument`: numbered, and never changed. `head`: the
-document without its lines, canonical JSON. `digest`: of the whole document. `attempt`: which command wrote it."""
+"""One row for each invoice or note, see `billing.register.ledger.IssuedDocument`; never changed. `head`: the document
+without its lines, as canonical JSON. `digest`: of the whole document. `attempt`: the command that wrote it."""
 
 
 RECORDS = pa.schema(
@@ -173,9 +173,9 @@ RECORDS = pa.schema(
         pa.field("ingest_number", pa.int64(), nullable=False),
     ]
 )
-"""One row a record. `content_bytes`: how much it says, of its content alone: see `cloud_jobs.lake.values`.
-`device_date` is the UTC day of the device time, the partition; null if that is far off. `ingest_number`: which commit
-of the ingest brought it, counted from 1. `text` of a raw record says why it is raw."""
+"""One row for each record. `content_bytes`: its billed bytes, see `cloud_jobs.lake.values`. `device_date`: the UTC day
+of the device time, the partition; null if it is far off. `ingest_number`: the commit of the ingest, from 1. `text` of a
+raw record is the reason why it is raw."""
 
 FIX = pa.schema(
     [
@@ -189,14 +189,14 @@ FIX = pa.schema(
         pa.field("speed_mps", pa.float64()),
     ]
 )
-"""What the jobs take of a position; `t_ms`: its device time, milliseconds since 1970."""
+"""The columns of a position that the jobs use; `t_ms`: its device time in milliseconds since 1970."""
 
 CONTENT = (
     *("kind", "device_time", "latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m"),
     *("name", "number", "text", "payload", "monotonic_us", "boot"),
 )
-"""The columns that two records of the same id must agree on, or they are in conflict. The corrected uncertainty
-is left out: a device may learn more of its clock between two sendings, and that is no other record."""
+"""Two records with the same id conflict if one of these columns differs. The corrected uncertainty is left out, because
+a device may know its clock better when it sends a record again."""
 
 QUARANTINE = pa.schema(
     [
@@ -214,9 +214,9 @@ QUARANTINE = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""What was not let in. `cause`: `conflict` (a known record id with other content, in `detail` as JSON) or `malformed`
-(a message that is no consistent batch, with the reason in `detail`). `commit_number`: mostly the ingest number of the
-micro-batch that it came in, and always higher in a later commit of this table."""
+"""Rejected input. `cause`: `conflict` (a known record id with other content, in `detail` as JSON) or `malformed` (a
+message that is not a consistent batch, with the reason in `detail`). `commit_number` mostly equals the ingest number of
+the micro-batch, and increases with each commit of this table."""
 
 INGEST_BATCHES = pa.schema(
     [
@@ -244,14 +244,15 @@ OBSERVED: Final = (
     *("messages", "positions", "kept", "refused"),
     *("driven_ms", "unknown_ms", "unknown_mm", "inferred_entries"),
 )
-"""What usage says of a device beside what is metered, for whoever closes a period; inferred entries may be sold."""
+"""Further facts of usage about a device, for the closing of a period; inferred entries may be sold."""
 QUARTERS: Final = 4
-"""Quarters of an hour: of each quantity a row of usage has so many, for local midnights and windows lie on them."""
+"""The values of each quantity in a row of usage, one for each quarter of the hour: local midnights and windows lie on
+quarters."""
 WHOLE_DEVICE: Final = "*"
-"""The zone of the rows that are of a device as a whole, wherever it was."""
+"""The zone of rows about a device as a whole."""
 LATE_POSITIONS: Final = "*late"
-"""The zone of the rows that name the positions that came after the positions around them were erased. Their bytes are
-in the row of the device as a whole; their way is metered nowhere, so such a row counts nothing."""
+"""The zone of rows that name positions that arrived after the positions around them were erased. Their bytes are in the
+row of the whole device; their distance is not metered, so such a row counts nothing."""
 
 USAGE = pa.schema(
     [
@@ -273,21 +274,23 @@ USAGE = pa.schema(
         pa.field("rules_number", pa.int64()),
     ]
 )
-"""Metered quantities, never changed, only followed: for each tenant, device, hour and zone the row that was committed
-last is in force. A zone that a device left altogether gets a row of zeros.
+"""Metered quantities. Rows are never changed: for each tenant, device, hour and zone the row of the highest commit is
+in force. A zone that no longer applies gets a row of zeros.
 
-Of each quantity QUARTERS numbers, one for each quarter of the hour in order; none is null. The zone "" is outside all
-zones, WHOLE_DEVICE the device wherever it was: its `events` and `content_bytes`. `crossings` are those of a gate. Rows
-of LATE_POSITIONS count nothing. Rows of WHOLE_DEVICE alone have OBSERVED, `counters` (see `vehicle_counters`) and
-`unreadable`: `messages` that could be read (positions, signals, events; `positions` of them, of which tracks take those
-`kept`), and JSON `{"kind/reason": [of each quarter, …]}` of raw records, the kind by topic, or "". `driven_ms`: of
-segments that were driven. What is not known of the way: `refused` positions, `unknown_ms`, `unknown_mm`, and entries
-that are inferred, which rows of zones have too: see `cloud_jobs.usage.metering`. `seq_ranges`: JSON `{"epoch": [[first,
-last], …]}`. `fence_version`: which versions of the zone's fence had a say, `""` where there is none; `engine_version`:
-by which version of the engine; `digest`: of all of it: see `cloud_jobs.usage.metering`. `day`: the UTC day of the hour,
-the partition. `commit_number`: which commit of this table brought the row, from 1. `computed_at`: by the run's clock.
-`rules_number`: the number of the track settings and the engine version that decided the row (`applied_tracks`); a row
-that other ones would make the same says another number, and the same digest."""
+Each quantity has QUARTERS numbers, one for each quarter of the hour, none of them null. Zone "" is outside all zones;
+WHOLE_DEVICE has the `events` and `content_bytes` of the device anywhere. `crossings` are those of a gate. Rows of
+LATE_POSITIONS count nothing.
+
+Only rows of WHOLE_DEVICE have OBSERVED, `counters` (see `cloud_jobs.lake.values`) and `unreadable`: JSON
+`{"kind/reason": [of each quarter, …]}` of raw records, the kind by topic, or "". `messages`: those that could be read;
+`positions` of them, of which tracks use `kept`. `driven_ms`: of driven segments. Unknown distance: `refused` positions,
+`unknown_ms`, `unknown_mm`, and inferred entries, which rows of zones have too: see `cloud_jobs.usage.metering`.
+
+`seq_ranges`: JSON `{"epoch": [[first, last], …]}` of the records behind the row. `fence_version`: the versions of the
+zone's fence that applied, or `""`; `engine_version`: of the engine; `digest`: of all of it. `day`: the UTC day of the
+hour, the partition. `commit_number`: the commit of this table, from 1. `computed_at`: by the job's clock.
+`rules_number`: the number of the track settings and engine version that computed the row (`applied_tracks`); a row with
+the same result under other rules keeps its digest."""
 
 GEOFENCE_EVENTS = pa.schema(
     [
@@ -307,7 +310,7 @@ GEOFENCE_EVENTS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""What happened at fences and gates. Of each `id` the row with the highest `revision` is in force; `retracted`: it did
+"""Events at fences and gates. The row with the highest `revision` of an `id` is in force; `retracted`: the event did
 not happen. `epoch`, `seq`: the fix at its time, or the first one after it. `kind`: enter, exit, dwell, forward,
 backward, speeding. `value`: seconds of the visit (exit, dwell) or the highest speed (speeding). `day`: the UTC day of
 `time`, the partition."""
@@ -330,10 +333,10 @@ ENCOUNTERS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""Pairs of devices of one tenant within the distance: `device_a` is before `device_b`, each pair and time once. Of each
-`id` the row with the highest `revision` is in force. `parts`: JSON `[[slice, start_ms, end_ms, min_m, t_min_ms, open],
-…]`, one for each slice of time, from which a later run makes the whole anew. `day`: the UTC day, the partition; no
-encounter spans two."""
+"""Encounters of two devices of a tenant; `device_a` sorts before `device_b`. The row with the highest `revision` of an
+`id` is in force. `parts`: JSON `[[slice, start_ms, end_ms, min_m, t_min_ms, open], …]`, one for each slice of time,
+from which a later run computes the whole again; `[[slice, open], …]` in a note (see `cloud_jobs.derived.outbox.NOTE`).
+`day`: the UTC day, the partition; no encounter spans two."""
 
 REFERENCE = pa.schema(
     [
@@ -352,12 +355,11 @@ REFERENCE = pa.schema(
         pa.field("signature", pa.string()),
     ]
 )
-"""Fences, tariffs and accounts: each publication that reached the centre, once, under the id that its body gives. In
-order of `publication_id`, which its publisher drew. `published_at`: as its message says; `collected_at`: when the
-centre took it, by its clock. `digest`: of kind and body; `place`: topic and message id, where it was read.
-`commit_number`: which commit of this table brought the row, counted from 1. `signer`, `published_by`: the id of the key
-that signed it, and whose it was when it was taken; null: it was taken without a signature. `reason`: why, in their
-words; `signature`: in base64."""
+"""Publications of reference data, each once under its id, in the order of `publication_id`, which the publisher
+assigned. `published_at`: as its message says; `collected_at`: by the centre's clock. `digest`: of kind and body;
+`place`: topic and message id. `commit_number`: the commit of this table, from 1. `signer`, `published_by`: the id and
+owner of the signing key; null: accepted without a signature. `reason`: the publisher's words; `signature`: in
+base64."""
 
 REFERENCE_QUARANTINE = pa.schema(
     [
@@ -372,7 +374,7 @@ REFERENCE_QUARANTINE = pa.schema(
         pa.field("quarantined_at", _UTC, nullable=False),
     ]
 )
-"""Messages in the topics of reference data that are no publications, each once: where they stood, and why."""
+"""Messages in the topics of reference data that are not publications, each once, with place and reason."""
 
 ERASURES = pa.schema(
     [
@@ -384,12 +386,12 @@ ERASURES = pa.schema(
         pa.field("since", _UTC),
     ]
 )
-"""Positions that are erased: those with a device time before `before`, of a device, or of all that `tenant` or `device`
-null stand for. With `since`, of a data subject's request: everything that the device recorded from then until `before`,
-of whatever kind, in every table that `cloud_jobs.maintenance.erasing` names.
+"""Erasures: positions with a device time before `before`, of a device, or of all devices or tenants if null. With
+`since`, the request of a data subject: everything that the device recorded from then until `before`, in every table
+that `cloud_jobs.maintenance.erasing` names.
 
-`number` counts them from 1 in the order of their commits. A row comes before the first position goes.
-Whoever computes from positions opens the records first and reads this table then: see `erasures`."""
+`number` counts from 1 in the order of commits. A row is committed before the first position is erased, so readers open
+the records first and this table afterwards: see `erasures`."""
 
 
 SNAPSHOTS = pa.schema(
@@ -408,7 +410,7 @@ SNAPSHOTS = pa.schema(
         pa.field("taken_at", _UTC, nullable=False),
     ]
 )
-"""States of the lake that belong together, numbered from 1 in the order of their commits: see `snapshots`."""
+"""Snapshots, numbered from 1 in the order of commits: see `snapshots`."""
 
 DECISIONS = pa.schema(
     [
@@ -425,10 +427,10 @@ DECISIONS = pa.schema(
         pa.field("accepts", pa.string()),
     ]
 )
-"""What a person decided where the device did not say it, numbered from 1 in the order of the commits, never changed.
-`kind`: `silent` or `open`, which state of the device is closed for all periods within `since` and `until`, or `doubts`,
-of which it `accepts` so much (JSON). `withdraws`: the number of the decision that holds no more from this row on; null:
-the row is a decision of its own."""
+"""Decisions of operators about devices, numbered from 1 in the order of commits, never changed. `kind`: `silent` or
+`open`, which closes that state of the device for all periods within `since` and `until`; or `doubts`, of which it
+`accepts` an amount (JSON). `withdraws`: the number of the decision that this row withdraws; null: the row is a
+decision."""
 
 
 class TableSchema(NamedTuple):
@@ -457,9 +459,9 @@ def without(schema: pa.Schema, *names: str) -> pa.Schema:
 
 
 _OF_ONE: Final = 1 << 13
-"""Rows of a group where single rows are looked for."""
+"""The row group of tables in which single rows are looked up."""
 _OF_LONG: Final = 1 << 10
-"""The same where a row is kilobytes of text."""
+"""The row group of tables with long texts."""
 _STREAM: Final = ("tenant", "device", "epoch", "seq")
 
 

@@ -40,7 +40,7 @@ def miscounted(lake: Lake, snapshot: LakeState) -> dict[TenantDevice, tuple[int,
         return {}
     there, known = count_by_device(lake, snapshot, stored, None), received_by_device(rows, received)
     both = {one: (known.get(one, 0), there[one]) for one in sorted({*known, *there})}
-    # of fewer the others may be erased
+    # missing records may be erased
     return {one: pair for one, pair in both.items() if pair[1] > pair[0] or (pair[1] < pair[0] and not may_be_erased)}
 
 
@@ -114,7 +114,7 @@ def rows_within(
     known = {name: stored.bounds(name) for name in bounds}
     with lake.damage_as_error("records"):
         for at, path in enumerate(stored.paths):
-            # what the log says of all rows of a file is not read
+            # a range that the bounds of the file already guarantee is not read
             open_ = {name: limit for name, limit in bounds.items() if not _is_within(known[name][at], limit)}
             for rows in stored_rows(files, "records", path, columns, wanted | open_):
                 yield rows if devices is None else of_devices(rows, devices)
@@ -166,7 +166,7 @@ def _keys(rows: pa.Table) -> _Integers:
     hour = rows["hour"].cast(pa.int64()).to_numpy() // _HOUR_US
     hour = hour - hour.min()
     named = tenant * devices + device
-    # there are fewer devices than tenants times names, and rows of one mostly follow on each other
+    # there are fewer devices than tenants times names, and rows of a device are mostly adjacent
     known = np.unique(named[np.r_[True, named[1:] != named[:-1]]])
     hours = int(hour.max()) + 1
     assert max(tenants * devices, len(known) * hours * zones) <= _MOST, "a key is a signed 64-bit integer"
@@ -186,7 +186,7 @@ def _taken_of(column: pa.ChunkedArray, at: _Integers) -> pa.Array | pa.ChunkedAr
     offsets = joined.offsets.to_numpy()
     if not (np.diff(offsets) == QUARTERS).all():
         return joined.take(pa.array(at))
-    # Arrow takes a list at a time, which is many times slower
+    # Arrow's take handles one list at a time, which is many times slower
     values = joined.values.to_numpy()[offsets[0] : offsets[-1]].reshape(-1, QUARTERS)[at]
     return pa.ListArray.from_arrays(pa.array(np.arange(len(at) + 1, dtype=np.int32) * QUARTERS), values.reshape(-1))
 

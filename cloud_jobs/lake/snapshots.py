@@ -130,7 +130,7 @@ def applied_tracks(lake: Lake, usage: DeltaTable) -> str | None:
 # Progress of a derived table, as the table states it. No Spark.
 
 COVERED_COMMIT: Final = "covered_commit"
-"""Under which name it states the number of that commit of the ingest, of which no other attempt has the same."""
+"""The name under which a derived table states the number of the ingest's commit that it covers."""
 
 
 class Covering(NamedTuple):
@@ -221,7 +221,7 @@ def take_snapshot(lake: Lake, now: datetime) -> Snapshot:
     taken: list[Snapshot] = []
 
     def missing(rows: pa.Table) -> list[Row]:
-        # after the snapshots: one that is committed before this was read later, and holds no less
+        # read after the snapshots, so a snapshot committed before is not newer than this state
         state = newest_state(lake)
         newest = rows.filter(pc.equal(rows["number"], pc.max(rows["number"]))).to_pylist()
         last = _snapshot(newest[0]) if newest else None
@@ -266,7 +266,7 @@ def newest_state(lake: Lake) -> LakeState:
         usage_tracks=applied_tracks(lake, usage),
         covers=covered.since or 0,
         reference_commit=_highest(lake, "reference", "commit_number"),
-        # after the records: positions are gone from no version of them without the erasure that says so
+        # read after the records, so the erasure of every missing position is known
         erasures_number=_highest(lake, "erasures", "number"),
         decisions_number=_highest(lake, "decisions", "number"),
         quarantine_commit=counter_of(newest_number(lake.open("quarantine"), QUARANTINED)),
@@ -294,7 +294,7 @@ def _snapshot(row: Row) -> Snapshot:
 
 
 COMPUTED_WITH_FENCES: Final = ("usage", "geofence_events")
-"""The tables that may state it."""
+"""The tables that state the number of their fences."""
 
 
 KEPT_FENCES: Final = AppliedTexts(
@@ -336,7 +336,7 @@ def read_fences(lake: Lake, number: int) -> tuple[str, ...] | None:
     """A set of fences by its number; None if it is missing or damaged."""
     content = KEPT_FENCES.read(lake, number)
     try:
-        # a carriage return between the tokens of a feature does not end it
+        # not splitlines: a feature may contain a carriage return
         return None if content is None else tuple(content.decode().split("\n")[:-1])
     except UnicodeDecodeError:
         return None

@@ -27,22 +27,21 @@ from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
 
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": "50",
-    # how far back a bill as of a moment can know the coverage
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
-    # each commit would look through the whole log for what is too old: maintenance does
+    # maintenance does it; each commit would list the whole log
     "delta.enableExpiredLogCleanup": "false",
 }
 INGEST: Final = "ingest"
-"""The name under which commits to the records are numbered: the fence between two ingests."""
+"""The writer of the records, by which a second ingest is fenced off."""
 QUARANTINED: Final = "quarantined"
-"""The name under which commits to the quarantine are numbered: of two ingests at once one looks again."""
+"""The writer of the quarantine; of two ingests at once, one repeats its commit."""
 COVERS: Final = "covers"
-"""Under which name a derived table states the ingest number up to which it covers the records."""
+"""A derived table states the ingest number up to which it covers the records under this name."""
 FENCES: Final = "fences"
-"""Under which name a derived table states the number of the fences that it was computed with."""
+"""A derived table states the number of its fences under this name."""
 TRACKS: Final = "tracks"
-"""Under which name usage states the number of the track settings that it was computed with."""
+"""Usage states the number of its track settings under this name."""
 
 _FILES_AT_ONCE: Final = 8
 
@@ -144,8 +143,8 @@ class Lake:
         return (rows.filter(filters_to_expression([*where])) if where else rows).select(schema.names)
 
     def files(self, table: str) -> FileSystem:
-        # Arrow's file system, not Delta's: that one is Python, called from Arrow's threads, and a thread that still
-        # reads ahead when the process ends, as after an error, aborts it
+        # not Delta's file system: it is Python called from Arrow's threads, and a thread that still reads ahead at the
+        # end of the process aborts it
         return (self.location / table).files()
 
     @property
@@ -169,7 +168,7 @@ class Lake:
             return COVERAGE_DEVICES.empty_table()
         try:
             before = self.coverage_log.manifest(since)
-        # swept
+        # the manifest was swept
         except (OSError, ValueError):
             return None
         with self.damage_as_error("coverage"):

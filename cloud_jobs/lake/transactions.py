@@ -23,19 +23,17 @@ from cloud_jobs.lake.schemas import TABLES
 if TYPE_CHECKING:
     from cloud_jobs.lake.data_files import DataFile
 
-# Exactly-once appends to a small table by several processes.
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANDOM_BITS: Final = 32
 _FAILURES: Final = (DeltaError, OSError, ValueError)
 TRIES: Final = 5
-"""So often a commit is tried upon what others wrote meanwhile."""
+"""Attempts of a commit against concurrent commits of others."""
 COMMITTED: Final = "committed_us"
-"""Under which name a table states when its newest commit was made, in microseconds since 1970: never earlier than the
-commits before it, whatever the clocks of their writers said."""
+"""A table states the time of its newest commit under this name, in microseconds since 1970; it never decreases,
+whatever the writers' clocks say."""
 _REFUSALS: Final = 20
 MAX_ATTEMPT_S: Final = 3600.0
-"""A file that is written is committed within this time or never; what no commit names is deleted much later."""
+"""A written file is committed within this time or never; unreferenced files are deleted much later."""
 _MAX_COUNTER: Final = (1 << 31) - 1
 
 
@@ -85,7 +83,7 @@ def commit_files(
     CommitFailed if nothing was written; then it may be repeated. Commits of other writers, such as a compaction, do not
     matter.
     """
-    # Delta compares with the version that was opened, so that one must not have another's commit already
+    # Delta checks against the opened version, which must not include another writer's commit
     check_writer(opened, writer, previous)
     committed = next_moment_us(stated(opened, COMMITTED), now)
     numbers = {writer: number, COMMITTED: committed, **(states or {})}
@@ -108,11 +106,11 @@ def commit_upon(
     layout = TABLES[table]
     properties = CommitProperties(
         app_transactions=[Transaction(name, value) for name, value in numbers.items()],
-        # delta-rs leaves it out; with it Spark's conflict checks know that nothing was read
+        # tells Spark's conflict checks that nothing was read; delta-rs leaves it out
         custom_metadata={"isBlindAppend": True},
     )
     check_there(opened, table, files)
-    # Delta refuses a commit beside an erasure or a change of the table's settings: the next one has seen them
+    # Delta refuses a commit that races with an erasure or a change of properties; the next attempt includes them
     for tries_left in reversed(range(TRIES)):
         version = opened.version()
         try:
@@ -124,7 +122,7 @@ def commit_upon(
                 commit_properties=properties,
             )
         except _FAILURES as error:
-            # a response that was lost looks like a failure: only the table knows
+            # a lost response looks like a failure; the table tells
             reload(opened, table)
             if newest_number(opened, writer) == numbers[writer]:
                 return
@@ -132,7 +130,7 @@ def commit_upon(
             if opened.version() == version or not tries_left:
                 raise CommitFailed(table, str(error)) from error
         else:
-            # the object does not see its own commit; a later one of another is for the next commit to find
+            # the object does not see its own commit
             reload(opened, table)
             return
 
@@ -147,7 +145,7 @@ def check_there(opened: DeltaTable, table: str, files: Sequence[DataFile]) -> No
     """Raises CommitFailed if an old file is gone: the sweep may delete a file that no commit names."""
     before_ms = (time.time() - MAX_ATTEMPT_S) * 1000
     if old := [file.path for file in files if file.written_ms < before_ms]:
-        # with the credentials that the table was opened with, which are nowhere else
+        # with the credentials of the opened table
         folder = PyFileSystem(DeltaStorageHandler.from_table(opened._table))  # noqa: SLF001
         gone = [info.path for info in folder.get_file_info(old) if not info.is_file]
         if gone:
@@ -163,7 +161,7 @@ def upon_what_is_there(table: str, commit: Callable[[], object]) -> None:
         try:
             commit()
         except CommitFailedError as error:
-            # refused: a maintenance replaced files, or set how long the log is kept, since the table was opened
+            # a maintenance replaced files or changed properties since the table was opened
             failure = error
         else:
             return
@@ -182,5 +180,5 @@ def reload(opened: DeltaTable, table: str) -> None:
     try:
         opened.update_incremental()
     except _FAILURES as error:
-        # whoever opens the table next sees whether it was made, and goes on from there
+        # the next reader of the table sees whether the commit was made
         raise CommitFailed(table, f"it is unknown whether it was made: {error}") from error

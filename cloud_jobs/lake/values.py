@@ -36,11 +36,11 @@ def encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
 # Metered content of a record: customer events and bytes.
 
 RECORD_BYTES: Final = 16
-"""What every record counts, whatever is in it: no record says nothing."""
+"""The bytes that every record counts at least."""
 NUMBER_BYTES: Final = 8
 NUMBERS: Final = ("latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m", "number")
 TEXTS: Final = ("name", "text", "payload")
-"""The columns of the records table that count, by their kind."""
+"""The columns of the records table that count, by type."""
 
 
 def content_bytes(columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Array:
@@ -79,9 +79,9 @@ def _is_reserved(columns: Mapping[str, pa.Array | pa.ChunkedArray] | pa.Table) -
 
 
 ODOMETER: Final = "Vehicle.TraveledDistance"
-"""The signal of the whole way that a vehicle has driven, in kilometres."""
+"""The signal of the total distance of a vehicle, in kilometres."""
 NO_READING: Final = 0
-"""An odometer of 0 is one that is not known yet."""
+"""Vehicles send 0 while the reading is unknown."""
 _KILOMETRES: Final = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{0,9})?)\s*(?:km)?\s*")
 _MOST_KM: Final = 1e7  # no vehicle drives so far; the mark of J1939 for *not available* is beyond
 _MOST_DROPPED: Final = 10**12
@@ -235,7 +235,7 @@ def _ranges(held: dict[int, list[str]]) -> str:
 
 
 DIGEST_CHARS: Final = 16
-"""So many hexadecimal digits of a SHA-256: a row that is another keeps its digest once in 2⁶⁴."""
+"""Hexadecimal digits of a SHA-256; two different rows share a digest with a chance of 2⁻⁶⁴."""
 
 
 def hex_digest(text: str) -> str:

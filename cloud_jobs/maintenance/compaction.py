@@ -105,16 +105,15 @@ def _key_at(rows: pa.Table, order: Sequence[str], at: int) -> Key:
 # Files of a day to merge. Pure.
 
 MERGED_FILES: Final = 8
-"""So many files of one size become one."""
+"""Files of about one size that are merged into one."""
 _AT_ONCE: Final = 64
-"""The most files of a day that grows that one merge takes: its commit comes soon."""
+"""The most files of one merge on a recent day, so that it commits soon."""
 _SMALLEST: Final = 1 << 16
 _LATE_SHARE: Final = 8
-"""A sorted day is sorted again when what came late is this part of it."""
+"""A day is sorted again when late rows are this share of it."""
 _FULL_FILES: Final = 32
 _FILES: Final = 256
-"""The most that one merge of a day that is past takes, as so many files of full size, and of files: it ends in minutes,
-and its commit comes soon."""
+"""The bounds of one merge on a past day, in files of full size and in files, so that it ends within minutes."""
 
 
 class FileLimits(NamedTuple):
@@ -159,7 +158,7 @@ def _unsettled(files: Sequence[TableFile], limits: FileLimits, order: Sequence[s
     """The files that have to be sorted together."""
     if not overlap(files, order):
         return tuple(files) if _is_many(files, limits) else ()
-    # a small day has no full file, and was sorted all the same: into its largest
+    # the largest file of a small day is its sorted one
     full = [file for file in files if limits.is_full(file)] or [max(files, key=lambda file: file.rows)]
     late = [file for file in files if file not in full]
     if overlap(full, order) or _rows(late) * _LATE_SHARE >= _rows(full):
@@ -209,7 +208,7 @@ def overlap(files: Sequence[TableFile], order: Sequence[str]) -> bool:
 
 def _downward(files: Sequence[TableFile], order: Sequence[str]) -> list[tuple[TableFile, tuple[Key, Key]]]:
     """Files with their lowest and highest keys, the highest first."""
-    # by the highest key: where devices change within a file that says less of its ends than a file of one device does
+    # by the highest key: the bounds of a file with several devices say little about its ends
     with_ends = [(file, _key_ends(file.low, file.high, order)) for file in files]
     return sorted(with_ends, key=lambda one: (one[1][1], one[1][0]), reverse=True)
 
@@ -265,7 +264,7 @@ class SortedFiles:
         self._buffer.append(rows)
         held = sum(part.num_rows for part in self._buffer)
         texts = sum(int(text_lengths(part).sum()) for part in self._buffer)
-        # half of a piece, so that what is held is not cut into a full and a tiny row group
+        # half of a piece, so that no tiny row group is left over
         if held >= TABLES[self._table].rows_in_group or texts >= PIECE_BYTES // 2:
             self._flush()
 
@@ -316,17 +315,17 @@ def united(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _each(choose: Any, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    # a column that is null throughout a piece has no bounds there; moments are texts that sort as they do
+    # a piece may have no bounds of a column; times are texts that sort like times
     both = one.keys() & other.keys()
     return one | other | {name: choose(one[name], other[name]) for name in both}
 
 
 REWRITE: Final = "rewrite"
-"""The name under which replacements of a table's files are numbered."""
+"""The writer of all replacements of files."""
 _TRIES: Final = 20
 
 Keep = Callable[[pa.Table], pa.ChunkedArray]
-"""Which of some rows stay."""
+"""Returns which rows to keep."""
 
 
 class MaintenancePoint(StrEnum):

@@ -40,8 +40,8 @@ from geo.reference.moments import stamp
 # Personal data of a device and a period: its rows, files, export and access log.
 
 DERIVED: Final = ("alerts", "verdicts", "geofence_events", "encounters")
-"""The tables from which a request erases rows, beside `records` and `quarantine`. Alerts go before events: an alert
-without an event would be withdrawn, and its receivers notified."""
+"""The tables that a request erases, besides `records` and `quarantine`. Alerts come before events: an alert without its
+event would be withdrawn, and its receivers notified."""
 EXPORTED: Final = ("records", *DERIVED, "usage", "quarantine")
 KEPT_FOR_BILLS: Final = "usage and the register of bills: quantities by hour and place stay, as invoices rest on them"
 NOT_COVERED: Final = (
@@ -58,7 +58,7 @@ _QUARANTINE_ROWS: Final = 1 << 10
 _CONFLICT: Final = "conflict"
 _CONFLICT_COLUMNS: Final = ("cause", "detail", "tenant", "device", "quarantined_at")
 _AHEAD: Final = timedelta(days=1)
-"""A device time so much after its conflict was quarantined is that of a wrong clock."""
+"""A device time this long after its quarantine is that of a wrong clock."""
 _TIME: Final = {
     "records": "device_time",
     "geofence_events": "time",
@@ -113,14 +113,14 @@ def _rows_of_request(table: str, rows: pa.Table, asked: Erasure) -> pa.ChunkedAr
 def is_quarantined_of(row: dict[str, Any], erasure: Erasure) -> bool:
     """Whether a row of the quarantine is erased. Malformed messages name no device and stay."""
     tenant, device, before, since = erasure
-    # a row without a tenant may be anybody's
+    # a row without a tenant may belong to any tenant
     if row["cause"] != _CONFLICT or device not in (None, row["device"]) or row["tenant"] not in (None, tenant):
         return False
     content = json.loads(row["detail"])
     if since is None and content.get("kind") != "position":
         return False
     moment = datetime.fromisoformat(content["device_time"])
-    # when the record was received is not kept with it: of a clock far ahead it goes with any erasure of its device
+    # the moment of receipt is unknown, so a record of a clock far ahead goes with any erasure of its device
     return moment > row["quarantined_at"] + _AHEAD or (moment < before and (since is None or moment >= since))
 
 
@@ -165,7 +165,7 @@ def remaining_files(lake: Lake, asked: Erasure) -> list[str]:
     for table in ("records", *DERIVED, "quarantine"):
         files = lake.files(table)
         with lake.damage_as_error(table):
-            # listed first: what is committed meanwhile is then in force
+            # listed first: files that are committed meanwhile are then in force
             listed = listed_data(files)
             in_force = {file.path for file in table_files(lake.open(table), table)}
             for info in listed:
@@ -179,7 +179,7 @@ def remaining_files(lake: Lake, asked: Erasure) -> list[str]:
                 except FileNotFoundError:
                     continue
                 except pa.ArrowInvalid:
-                    # of an attempt that goes on, or died: it may hold anything
+                    # an unfinished file may hold anything
                     is_theirs = True
                 if is_theirs:
                     found.append(f"{table}/{info.path}")
@@ -195,7 +195,7 @@ def export_subject(lake: Lake, asked: Erasure, folder: Path, now: datetime) -> d
     try:
         return _export(lake, asked, folder, now)
     except BaseException:
-        # a part of an export would be taken for all of it
+        # an incomplete export would look complete
         for path in folder.iterdir():
             path.unlink()
         raise
@@ -258,7 +258,7 @@ def access_log_of(location: Location) -> Path:
 
 
 def _user() -> str:
-    # a user of a container may have no name; what the environment says of it, the user may have written
+    # a user of a container may have no name; the environment could be forged
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -299,7 +299,7 @@ def _private(path: Path) -> Any:
 
 def _line(table: str, row: dict[str, Any], asked: Erasure) -> str:
     if table == "encounters":
-        # the other device is of another person
+        # the other device belongs to another person
         row = {name: value for name, value in row.items() if name not in ("device_a", "device_b")}
         row["device"] = asked.device
     return json.dumps(row, default=_plain, ensure_ascii=True) + "\n"

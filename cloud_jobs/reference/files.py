@@ -47,13 +47,13 @@ from waybill.settings import file_fault, printable
 # Files of fences, contracts and alert rules.
 
 FENCES_FILE: Final = "fences.geojson"
-"""What a folder of reference data has beside contracts in `*.toml`."""
+"""The file of fences in a folder of reference data, next to contracts in `*.toml`."""
 MAX_FILES: Final = 10_000
 MAX_FILE_BYTES: Final = 256 << 20
 _TOML_TABLE: Final = re.compile(r"\A(?:[ \t]*(?:#[^\n]*)?\r?\n)*+[ \t]*\[\[?[ \t]*[A-Za-z_][A-Za-z_.]*[ \t]*\]")
-"""A text that begins, behind comments, with the head of a table: no JSON does."""
+"""A text that begins with the head of a TOML table, after comments."""
 _PlaceOf = Callable[..., str]
-"""Where a version stands in its file, or a part of it, which is named by the keys that lead to it."""
+"""Returns the place of a version in its file, or of a part of it, by the keys that lead there."""
 
 
 @dataclass(frozen=True, slots=True)

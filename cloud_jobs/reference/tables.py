@@ -128,7 +128,7 @@ def reference_taken_at(lake: Lake) -> datetime | None:
 
 
 MAX_NAMED: Final = 100
-"""Of what cannot be used so many are named in a line of the log."""
+"""Unusable versions that are named in one log line."""
 _HELD_COLUMNS: Final = ["publication_id", "digest", "commit_number"]
 _FAR_AHEAD: Final = "ahead: its publisher's clock was more than five minutes ahead; correct it and publish again"
 _log = structlog.get_logger(__name__)
@@ -282,7 +282,7 @@ def publications_in(lake: Lake) -> list[Row]:
 
 
 NO_FENCE: Final = ""
-"""The fence version of a row that no fence has a say in: outside of all, and of the device as a whole."""
+"""The fence version of rows without a fence."""
 
 
 _HOUR_MS: Final = 3_600_000
