@@ -37,7 +37,7 @@ def test_without_a_cluster_the_driver_listens_on_loopback_alone() -> None:
     [
         ({"executor_memory": "1g", "max_cores": 2}, "executor_memory, max_cores: with local"),
         ({"master": CLUSTER, "extra": {"spark.master": "yarn"}}, "extra: spark.master is set by master"),
-        ({"master": CLUSTER, "extra": {"master": "yarn"}}, "extra: master is no setting of Spark"),
+        ({"master": CLUSTER, "extra": {"master": "yarn"}}, "extra: master is not a Spark setting"),
         ({"master": CLUSTER, "executor_memory": "1gb"}, "executor_memory"),
     ],
 )
