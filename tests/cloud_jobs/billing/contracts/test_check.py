@@ -107,7 +107,7 @@ def test_a_fault_ends_with_1_and_has_its_file_and_line(tmp_path: Path) -> None:
 
 
 def test_versions_are_held_against_those_of_the_lake(tmp_path: Path, lake: Path) -> None:
-    assert run(file_of(tmp_path, tariff(price("0.50"))), "--lake", lake)[:2] == (0, "right: 1 tariff\n")
+    assert run(file_of(tmp_path, tariff(price("0.50"))), "--lake", lake)[:2] == (0, "no fault: 1 tariff\n")
     status, _, said = run(file_of(tmp_path, account("gamma", device())), "--lake", lake)
     assert status == 1
     assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'gamma'" in said
