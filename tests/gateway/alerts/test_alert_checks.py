@@ -73,7 +73,7 @@ def settings_of_rewind_setting(rewind_s: float, more: str = "") -> AlertSettings
         ("[events]\ndwell_s = 3600", 3600, 4200),
         ("[events]\nmin_stay_s = 400", 400, 1000),
         ("[tracks]\nmax_gap_s = 60\n[events]\ndwell_s = 30", 30, 150),
-        ("[tracks]\nmax_gap_s = 86400\n[events]\ndwell_s = 86400", 86_400, 259_200),
+        ("[tracks]\nmax_gap_s = 86400\n[events]\ndwell_s = 43200", 43_200, 216_000),
     ],
 )
 def test_a_rewind_that_is_too_short_is_refused_or_a_warning_with_what_is_needed(
