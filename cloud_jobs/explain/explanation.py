@@ -1,4 +1,4 @@
-"""A charge taken apart: the hours that it counts, and whether hours, digest and amount come out once more. Pure."""
+"""A charge taken apart into hours, and whether hours, digest and amount can be reproduced. Pure."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 
 
 def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
-    """How the amount of a usage charge arises, by all uses of a pool that it has a part of: each step in words, and its
-    figure; what says nothing is left out. The steps are those of docs/rating.md."""
+    """How the amount of a usage charge arises from all uses of its pool: steps of docs/rating.md with their figures."""
     place = Place(key.region, key.tenant, key.device, key.zone, key.window)
     price = next(one for one, at in uses if (one.text, at) == (key.price, place))
     currencies = next(
@@ -85,7 +84,7 @@ def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterat
 
 
 def _paid(step: PoolStep, currencies: Sequence[str]) -> Iterator[tuple[Fraction, Decimal, str]]:
-    """Parts of what a step pays of which each unit costs the same, what it costs, and in which currency."""
+    """The paid units of a step by unit amount: units, amount and currency."""
     of_price: dict[str, tuple[RatedPrice, int]] = {}
     for price, _, quantity in step.uses:
         of_price[price.text] = price, of_price.get(price.text, (price, 0))[1] + quantity
@@ -95,7 +94,7 @@ def _paid(step: PoolStep, currencies: Sequence[str]) -> Iterator[tuple[Fraction,
 
 
 def _text(number: Fraction) -> str:
-    """With at least two and at most nine digits after the point; what has more begins with ≈."""
+    """Two to nine digits after the point; ≈ precedes a rounded number."""
     exact = Decimal(number.numerator) / Decimal(number.denominator)
     shown = round(exact, 9)
     whole, _, digits = f"{shown:f}".partition(".")
@@ -104,11 +103,11 @@ def _text(number: Fraction) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedHour:
-    """One row of usage that a charge counts.
+    """One usage row of a charge.
 
-    `quantity`: what the charge counts of it, in the meter's base unit; a part of the row where an hour is cut by a
-    midnight, a window or a change of price. `digest`: that of the row. `again`: that of the row as it was computed once
-    more ("": no usage came out); None: it was not computed, or another engine made another row of it.
+    `quantity`: the charged part in the meter's base unit; less than the row if a midnight, window or price change cuts
+    the hour. `digest`: of the row. `again`: digest of the row computed again ("": no usage); None: not computed, or
+    another engine gave another row.
     """
 
     hour: datetime
@@ -119,14 +118,16 @@ class ExplainedHour:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether the records give this row once more; None: unknown."""
+        """Whether the records reproduce this row; None if unknown."""
         return None if self.again is None else self.again == self.digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a charge is made of. `amount_minor`: as rated once more; None: it was not, as its price is of a pool of more
-    devices than are read again. `arithmetic`: how it arises: each step in words, and its figure."""
+    """A charge and what it is made of. `arithmetic`: steps and figures.
+
+    `amount_minor`: the amount rated again; None if its pool has more devices than are read again.
+    """
 
     charge: Charge
     hours: tuple[ExplainedHour, ...]
@@ -136,27 +137,24 @@ class Explanation:
 
     @property
     def quantity(self) -> int:
-        """The sum of the hours."""
         return sum(hour.quantity for hour in self.hours)
 
     @property
     def quantity_agrees(self) -> bool:
-        """Whether the hours add up to what is charged."""
         return self.quantity == self.charge.quantity
 
     @property
     def digest_agrees(self) -> bool:
-        """Whether the rows of usage are those that the charge was made of; of a charge of nothing there are none."""
+        """Whether the usage rows are those of the charge."""
         return self.digest == ("" if self.charge.metered is None else self.charge.metered.digest)
 
     @property
     def amount_agrees(self) -> bool | None:
-        """Whether rating gives the amount once more; None: unknown."""
         return None if self.amount_minor is None else self.amount_minor == self.charge.amount_minor
 
     @property
     def agrees(self) -> bool | None:
-        """Whether all of it comes out once more: False if anything does not, None while anything is unknown."""
+        """False if anything differs, None if anything is unknown."""
         found = (
             self.quantity_agrees,
             self.digest_agrees,
@@ -169,10 +167,10 @@ class Explanation:
 
 
 def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whole: bool) -> Explanation:
-    """A usage charge by the usage in force (schema USAGE) of its device, or of all devices that its price is of.
+    """Explains a usage charge from the usage in force (schema USAGE) of its device or of its whole pool.
 
-    `contract`: of the charge's account at least. `is_whole`: all that shares in the charge's pool is in `usage`.
-    Raises BillingError for what cannot be rated.
+    `contract`: of at least the charge's account. `is_whole`: `usage` has the whole pool. Raises BillingError for usage
+    that cannot be rated.
     """
     key = charge.key
     contract = _of_account(contract, key.account)
@@ -202,10 +200,9 @@ def with_hours_again(
     *,
     is_of_other_engine: bool = False,
 ) -> Explanation:
-    """The explanation with the rows (schema METERED) that the records gave once more for some of its hours, or for all.
+    """Adds the rows (schema METERED) that were computed again for some of the hours, or for all.
 
-    `is_of_other_engine`: by another engine than the usage, whose version the rows state all the same. What it makes
-    another row of is unknown then: it says nothing of what the former engine made.
+    `is_of_other_engine`: another engine computed the usage. A row that differs is then unknown, not wrong.
     """
     zone = _whose(explanation.charge.key).zone
     rows = again.filter(pc.equal(again["zone"], zone)).select(["hour", "digest"]).to_pylist()
@@ -237,7 +234,7 @@ def _of_device(contract: PayerContract, device: TenantDevice) -> PayerContract:
 
 
 def _hours(contract: PayerContract, rows: pa.Table, key: ChargeKey) -> Iterator[ExplainedHour]:
-    """Each row that the charge counts something of."""
+    """The usage rows that the charge counts."""
     [account], days = contract.accounts, set[date]()
     book = PriceBooks().book(account.spans, contract)
     zone = ZoneInfo(contract.period.time_zone)
@@ -258,7 +255,7 @@ def _hours(contract: PayerContract, rows: pa.Table, key: ChargeKey) -> Iterator[
 
 
 def _cells_of_each(contract: PayerContract, rows: pa.Table) -> Iterator[tuple[int, Cell]]:
-    """The cells of each row by itself, with its place: rated as if it were the only one of a device of its own."""
+    """The cells of each row with its index: every row is rated as a device of its own."""
     names = [str(at) for at in range(rows.num_rows)]
     accounts = (
         replace(one, assigned=tuple(each._replace(device=name) for each in one.assigned for name in names))
@@ -270,14 +267,14 @@ def _cells_of_each(contract: PayerContract, rows: pa.Table) -> Iterator[tuple[in
 
 
 def _active_days(hour: datetime, content_bytes: Sequence[int], zone: ZoneInfo) -> set[date]:
-    """The local days of the quarters of an hour in which there is a record."""
+    """The local days of the quarters that have a record."""
     return {
         (hour + quarter * QUARTER).astimezone(zone).date() for quarter, amount in enumerate(content_bytes) if amount
     }
 
 
 def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
-    """Whether a cell of the charge's device is part of the charge, by the prices of its account."""
+    """Whether a cell of the charge's device belongs to the charge."""
     if (cell.region, cell.meter) != (key.region, key.meter) or cell.zone != key.zone or cell.version < 0:
         return False
     price = book.price(cell.version, cell.meter, cell.zone, cell.window)
@@ -285,7 +282,6 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
 
 
 def _rated(contract: PayerContract, usage: pa.Table) -> AccountRating:
-    """The one account of the contract, with all of its usage."""
     [found], [account] = cells_of_usage([contract], usage), contract.accounts
     rating = AccountRating(account, PriceBooks().book(account.spans, contract), contract, found.metered)
     for cell in found.cells:

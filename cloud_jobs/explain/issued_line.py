@@ -1,4 +1,4 @@
-"""A line of an issued document, explained from the lake as it was at the snapshot of its closing."""
+"""A line of an issued document, explained from the lake at the snapshot of its closing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _HOUR: Final = timedelta(hours=1)
 
 
 def records_of_hour(lake: Lake, device: TenantDevice, hour: ExplainedHour, limit: int) -> Iterator[dict[str, Any]]:
-    """The records of the seq ranges of an hour, by epoch and seq, at most `limit`. Raises LakeError."""
+    """The first `limit` records of an hour's seq ranges, by epoch and seq. Raises LakeError."""
     with lake.damage_as_error("records"):
         stored = StoredFiles.of(lake.open("records"), "records")
         stored = stored.of_days((hour.hour - MAX_SEGMENT).date(), (hour.hour + _HOUR).date())
@@ -83,9 +83,9 @@ _MOMENT: Final = timedelta.resolution
 class ExplainedLine:
     """What a line of a document comes from.
 
-    `posted`: the charge that was posted before a note (None: no note, or there was none). `is_void`: what is explained
-    was posted, and is taken back. `erased_before`: positions of the device before this moment are erased, and their
-    hours not computed again. `again`: what was computed again; None: no hour could be.
+    `posted`: the charge posted before a note; None for an invoice, or if there was none. `is_void`: the explained
+    charge is taken back. `erased_before`: the device's earlier positions are erased, and their hours not computed
+    again. `again`: what was computed again; None if no hour could be.
     """
 
     number: str
@@ -105,7 +105,7 @@ def explain_line(
     line: int,
     device: TenantDevice | None = None,
 ) -> ExplainedLine:
-    """The charge of a device on a line of a document: its hours, and each of them computed again from its records.
+    """Explains the charge of a device on a line, and computes each of its hours again from the records.
 
     For a note, the charge of its closing is explained. Raises UnknownDocument, ExplainError, RegisterDamaged,
     LakeError.
@@ -148,7 +148,7 @@ def explain_line(
 
 
 def _key_of(made: Document, number: str, line: int, device: TenantDevice | None) -> ChargeKey:
-    """The key of the charge of a device on a line; of the only one, if none is named."""
+    """The key of a device's charge on a line; `device` may be None if the line has one device."""
     found = [one for one in made["lines"] if one["invoice_line_identifier"] == line]
     entries = [one for one in made["annex"] if one["line"] == line]
     if not found or not entries:
@@ -170,7 +170,7 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
 
 
 def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
-    """That of a key; one of nothing, where a note took all of it back."""
+    """The charge of a key; one of 0 if a note took it back completely."""
     found = next((one for one in charges if one.key == key), None)
     return found or Charge(key=key, quantity=0, free=0, amount_minor=0, metered=None)
 
@@ -189,7 +189,7 @@ def _explained(lake: Lake, snapshot: Snapshot, contract: PayerContract, charge: 
 
 
 def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:
-    """Whether the amount of a charge depends on other devices of its account."""
+    """Whether the amount depends on other devices of the account."""
     return any(
         price.pool is Pool.ACCOUNT and price.meter is key.meter and price_text(price, one.tariff.currency) == key.price
         for account in contract.accounts
@@ -200,6 +200,6 @@ def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:
 
 
 def _computable(found: Explanation, tracks: TrackSettings, erased: datetime | None) -> list[datetime]:
-    """The hours that the records still give once more, as many as are held at once."""
+    """The hours whose records still exist, at most MAX_HOURS."""
     margin = timedelta(milliseconds=tracks.margin_ms)
     return [one.hour for one in found.hours if erased is None or one.hour - margin >= erased][:MAX_HOURS]

@@ -1,4 +1,4 @@
-"""Usage of a device computed once more, from the records and fences of a snapshot: what the usage job made of them."""
+"""Usage of a device computed again from the records and fences of a snapshot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WIDTH: Final = re.compile(r'"(?:radius_m|width_m)"\s*:\s*"?([0-9.eE+-]+)')
 
 
 class TrackBox(NamedTuple):
-    """Between which degrees all fixes of a track lie, and so the straight ways between them."""
+    """Degrees between which all fixes of a track lie, and so the straight lines between them."""
 
     west: float
     south: float
@@ -46,7 +46,7 @@ class TrackBox(NamedTuple):
 
     @classmethod
     def around(cls, longitudes: Floats, latitudes: Floats) -> TrackBox | None:
-        """That of some fixes; None: of a way over the antimeridian, which has all of the world around it."""
+        """The box of some fixes; None for a track across the antimeridian."""
         if not len(longitudes):
             # nothing is near an empty track
             return cls(inf, inf, -inf, -inf)
@@ -96,7 +96,6 @@ class MeteredAgain(NamedTuple):
 
     @property
     def is_of_other_engine(self) -> bool:
-        """Whether usage was computed by another engine than the one that is installed."""
         return self.engine_version != ENGINE_VERSION
 
 
@@ -110,8 +109,10 @@ def meter_again(
     tracks: TrackSettings,
     reference: pa.Table,
 ) -> MeteredAgain:
-    """Usage of some hours of a device, of the records (`stored`) that usage covers at a snapshot and of the fences in
-    force by the rows of `reference`. Raises LakeError."""
+    """Computes usage of some hours again, from the records that usage covers at a snapshot and the fences in force.
+
+    `stored`: files of records. `reference`: rows of the table `reference`. Raises LakeError.
+    """
     assert 0 < len(hours) <= MAX_HOURS, "some hours, and no more than are held at once"
     records = _records(lake, snapshot, stored, device, hours, tracks=tracks)
     fences = reference.filter(pc.equal(reference["kind"], "fence"))
@@ -154,6 +155,6 @@ def _hours_before(numbers: Ints) -> Ints:
 
 
 def _box(records: Arrays, tracks: TrackSettings) -> TrackBox | None:
-    """Around the fixes that are part of the track: one at 0°/0°, and what is no fix, has no fence near it."""
+    """The box of the fixes that are part of the track."""
     track = track_of(records, np.flatnonzero(records["is_position"]), tracks)
     return TrackBox.around(track.fixes.lon[track.row], track.fixes.lat[track.row])

@@ -1,4 +1,4 @@
-"""An explained line for people, as tables, and for programs, as plain values."""
+"""An explained line as Rich tables and as JSON values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS: Final = {True: "yes", False: "NO", None: "unknown"}
 
 
 def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
-    """As JSON has it; at most `limit` hours."""
+    """At most `limit` hours."""
     found = line.explanation
     key = found.charge.key
     return {
@@ -53,13 +53,13 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
 
 
 def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
-    """The hours of a line, and what comes out once more; at most `limit` hours."""
+    """At most `limit` hours."""
     arithmetic = [made] if (made := _arithmetic_table(line)) else []
     return Group(_hours_table(line, limit), *arithmetic, _checks_table(line), *_notes(line))
 
 
 def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int) -> FittedTable:
-    """The records that an hour was computed from: the first of so many."""
+    """The first records of an hour; `count`: all of them."""
     names = ("epoch", "seq", "kind", "device time", "latitude", "longitude", "accuracy m", "received")
     title = f"Records of the hour {stamp(hour)}"
     table = FittedTable(*(Column(name) for name in names), title=title)
@@ -71,7 +71,6 @@ def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int)
 
 
 def record_values(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records as JSON has them."""
     return [
         {name: stamp(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in records
     ]
@@ -101,7 +100,7 @@ def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
 
 
 def _arithmetic_table(line: ExplainedLine) -> FittedTable | None:
-    """How the amount arises; None: it is not known, or there is none."""
+    """None if the arithmetic is unknown."""
     table = FittedTable(Column.text("step"), Column.number("figure"), title="How the amount arises")
     found = line.explanation.arithmetic
     for step, figure in found:

@@ -1,4 +1,4 @@
-"""Stations rated and invoiced: what was used beside what is charged, and what is charged beside what is posted."""
+"""The stations rated and invoiced: usage and charges, charges and posted documents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cloud_jobs.reconcile.used import Owed
 
 
 def compare_certificates(register: Register, closings: Collection[Closing]) -> Iterator[Comparison]:
-    """The certificates of closings of one period are those that they were made with. Raises LakeError."""
+    """Compares the certificates of closings of one period with the closings' digests. Raises LakeError."""
     texts: dict[tuple[str, str], list[tuple[str, str, str]]] = defaultdict(list)
     for row in register.certificates_of(closings).to_pylist():
         texts[row["payer"], row["run"]].append((row["tenant"], row["device"], row["certificate"]))
@@ -46,7 +46,7 @@ def compare_certificates(register: Register, closings: Collection[Closing]) -> I
 
 
 def _digest(text: str) -> str:
-    """Of what a certificate says, whatever it says of its own digest."""
+    """The digest of a certificate's content, ignoring the digest that it states."""
     content = json.loads(text)
     content.pop("digest", None)
     return hashlib.sha256(canonical_text(content).encode()).hexdigest()
@@ -59,7 +59,7 @@ MAX_REASONS: Final = 3
 def _unsettled(
     closing: Closing, current: CurrentContracts, other_fences: Callable[[], str | None]
 ) -> Iterator[Comparison]:
-    """Of a closing that could not be posted, or of which a new one would not be final: unknown, and why."""
+    """An unknown, with its reason, for a closing that cannot be posted or would not be final again."""
     reasons = [fault] if (fault := current.fault(closing)) else []
     decide = "" if closing.outcome is ClosingState.FINAL else "`waybill decisions close-device`, then "
     if closing.outcome is not ClosingState.FINAL:
@@ -75,7 +75,7 @@ _AT_ONCE: Final = 2000
 
 
 class _Used(NamedTuple):
-    """Of an account what it used of a meter in a zone ("": outside all, or of a meter without zones)."""
+    """Key of an account's usage. `zone`: "" outside all zones and for meters without zones."""
 
     account: str
     meter: Meter
@@ -89,7 +89,7 @@ class _Used(NamedTuple):
 def compare_charges(
     register: Register, snapshot: Snapshot, days: Days, payers: Sequence[str], owed: Mapping[Owed, int]
 ) -> Iterator[Comparison]:
-    """What each payer's accounts used beside what its newest closing charges; unknown where that one cannot be posted.
+    """Compares the usage of each payer's accounts with the charges of its newest closing.
 
     Raises LakeError, StoreUnavailable.
     """
@@ -112,7 +112,7 @@ def compare_charges(
 
 
 def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Sequence[Charge] | RegisterDamaged]:
-    """The charges of each payer's closing, or what is wrong with them."""
+    """The charges of each payer's closing, or why they are damaged."""
     try:
         return {key.payer: charges for key, charges in register.charges_of(closings).items()}
     except RegisterDamaged as fault:
@@ -150,9 +150,9 @@ def _charged(
 def compare_documents(
     register: Register, snapshot: Snapshot, days: Days, payers: Sequence[str]
 ) -> Iterator[Comparison]:
-    """What is posted to each payer's invoice beside the closing that it is of, and beside the newest one.
+    """Compares what is posted to each payer's invoice with the posted closing and with the newest one.
 
-    Each document is made again and held against its digest. Raises LakeError.
+    Each document is made again and compared with its digest. Raises LakeError.
     """
     for some in in_parts(payers, _AT_ONCE):
         closings = register.closings(*days, some)
@@ -170,7 +170,7 @@ def compare_documents(
 
 
 def compare_numbers(register: Register) -> Iterator[Comparison]:
-    """Every legal entity's documents are counted from 1 without gaps. Raises LakeError."""
+    """Checks that the documents of each legal entity are numbered from 1 without gaps. Raises LakeError."""
     for entity, found in sorted(register.counters().items()):
         note = ""
         try:
@@ -210,9 +210,9 @@ def _posted(
 def _not_posted(
     payer: str, newest: Closing | None, voided: tuple[int, int, str] | None, numbers: str
 ) -> Iterator[Comparison]:
-    """Nothing was issued, or what was issued is void: then nothing is owed, or it is still to be issued.
+    """For a period without a valid invoice: nothing is owed, or it must still be issued.
 
-    `voided`: net, tax and currency of what is void, by its numbers.
+    `voided`: net, tax and currency of voided documents.
     """
     if voided is not None:
         net, tax, currency = voided
@@ -233,7 +233,7 @@ def _not_posted(
 
 
 def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: int) -> Iterator[Comparison]:
-    """What is posted beside a closing that is newer than the one that it is of."""
+    """Compares what is posted with a closing that is newer than the posted one."""
     number = posted.invoice.number
     closing = f"the newest closing is {newest.id} ({newest.outcome.value})"
     if newest.outcome is ClosingState.BLOCKED:
@@ -287,7 +287,7 @@ def _fault_of(
     *,
     is_loaded: bool,
 ) -> str | None:
-    """Why a document cannot be made again as it was issued; None: it can."""
+    """Why a document cannot be made again as it was issued; None if it can."""
     payer = entry.key.payer
     closing, before = (closings.get(RegisterKey(payer, name)) for name in (entry.closing, entry.before))
     if (entry.closing and closing is None) or (entry.before and before is None):
@@ -313,7 +313,7 @@ def _documents(register: Register, days: Days, payers: Collection[str]) -> list[
 
 
 def _newest(closings: Sequence[Closing], snapshot: Snapshot) -> dict[str, Closing]:
-    """Of each payer the one that counts, of those that a snapshot can know of: they come in the order of their rank."""
+    """The newest closing of each payer that a snapshot can contain; `closings` are ordered by rank."""
     return {one.key.payer: one for one in closings if one.snapshot <= snapshot.number}
 
 

@@ -1,4 +1,4 @@
-"""`waybill reconcile`: the stations of a period side by side, and where they differ."""
+"""`waybill reconcile`: compares the stations of a period."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from waybill.settings import printable_json
 
 
 def reconciled_table(made: Reconciliation) -> RenderableType:
-    """One row a comparison, in the order of the stations."""
     table = FittedTable(
         *(Column.text("station"), Column.text("what"), Column.text("of")),
         *(Column.number(name) for name in ("expected", "found", "difference")),

@@ -1,4 +1,4 @@
-"""Two counts of a station that must be equal, and what it means if they are not. Pure."""
+"""Comparisons of two counts, and their outcome. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_NAMED: Final = 20
 
 
 class Station(StrEnum):
-    """Where something is counted, in the order in which a record comes through."""
+    """Where something is counted, in the order of a record's way."""
 
     DEVICE = "device"
     REGION = "region"
@@ -24,7 +24,7 @@ class Station(StrEnum):
 
 
 class ComparisonOutcome(StrEnum):
-    """What a comparison says. Counted: there is nothing to compare with."""
+    """The outcome of a comparison. Counted: there is nothing to compare with."""
 
     EQUAL = "equal"
     COUNTED = "counted"
@@ -33,10 +33,9 @@ class ComparisonOutcome(StrEnum):
 
 
 class Comparison(NamedTuple):
-    """A count, and what it must be. `expected` None: nothing says what; `found` None: it is not known.
+    """An expected and a found count. `expected` None: only counted; `found` None: unknown.
 
-    `place`: of what it is, as a payer, a device or a region. `note`: what else there is to know. `currency`: of
-    amounts, which are counted in its minor units.
+    `place`: a payer, device or region. `currency`: for amounts, which are in minor units.
     """
 
     station: Station
@@ -49,7 +48,6 @@ class Comparison(NamedTuple):
 
     @property
     def outcome(self) -> ComparisonOutcome:
-        """Whether it is as it must be."""
         if self.found is None:
             return ComparisonOutcome.UNKNOWN
         if self.expected is None:
@@ -58,11 +56,10 @@ class Comparison(NamedTuple):
 
     @property
     def difference(self) -> int | None:
-        """How much more was found than expected; None: that is not known."""
+        """Found minus expected; None if unknown."""
         return None if self.found is None or self.expected is None else self.found - self.expected
 
     def values(self) -> dict[str, Any]:
-        """As JSON has it."""
         return self._asdict() | {
             "station": self.station.value,
             "difference": self.difference,
@@ -74,7 +71,7 @@ _WORST: Final = (ComparisonOutcome.DIFFERENT, ComparisonOutcome.UNKNOWN, Compari
 
 
 def outcome_of(comparisons: Iterable[Comparison]) -> ComparisonOutcome:
-    """The worst of some comparisons: equal only if nothing differs and nothing is unknown."""
+    """The worst outcome: equal only if nothing differs and nothing is unknown."""
     found = {one.outcome for one in comparisons}
     if not found:
         return ComparisonOutcome.UNKNOWN
@@ -84,13 +81,13 @@ def outcome_of(comparisons: Iterable[Comparison]) -> ComparisonOutcome:
 
 
 def quantity_name(meter: Meter) -> str:
-    """A meter with the base unit in which its quantities are compared: in a greater one a difference could not show."""
+    """The meter with its base unit. Base units are compared, because larger ones could hide a difference."""
     base = MEASURE_OF[meter].base
     return meter.value if base == "each" else f"{meter.value}, {base}"
 
 
 def named(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
-    """The first ones of one kind, and one for all others: the sum of what they differ by."""
+    """The first MAX_NAMED comparisons, and one that sums up the others."""
     yield from comparisons[:MAX_NAMED]
     rest = comparisons[MAX_NAMED:]
     if rest:
@@ -101,9 +98,9 @@ def named(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
 
 
 def summed(comparisons: Iterable[Comparison], place: str) -> list[Comparison]:
-    """A sum of each name over all places, and the places that are not as they must be, the first ones of each name.
+    """The sum of each name over all places, and the first places of each name that differ or are unknown.
 
-    What is not known is in no sum.
+    Unknown counts are in no sum.
     """
     # what was merely counted is no part of a sum that is compared
     sums: dict[tuple[Station, str, str, bool], tuple[int, int]] = {}

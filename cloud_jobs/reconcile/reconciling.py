@@ -1,4 +1,4 @@
-"""All stations of a period: what is read once for all, and what is counted part by part, here or on executors."""
+"""All stations of a period, from the coverage to the register."""
 
 from __future__ import annotations
 
@@ -73,11 +73,10 @@ def compare_heads(
     hours: Hours,
     hours_of: Mapping[TenantDevice, Collection[Hours]],
 ) -> tuple[list[Comparison], dict[TenantDevice, int]]:
-    """Every record below a stated head was received or declared lost, of each stream that may hold some of the period.
+    """Checks that every record below a stated head was received or declared lost, for all streams of the period.
 
-    `devices`: those of some payers, also those that nobody heard of; None: all of the coverage. `hours_of`: what is
-    certified of a device that somebody pays for, by the clocks of each who does; `hours`: that of the others, which
-    holds all these. Second: how many were received of each device. Raises LakeError.
+    `devices`: None for all of the coverage. `hours_of`: the certified times of devices with a payer; `hours`: the time
+    of the others, which contains all of these. Also returns the received records of each device. Raises LakeError.
     """
     rows = lake.coverage_rows(lake.coverage_manifest(snapshot.ingest_commit), devices)
     made = np.maximum(rows["head"].to_numpy(), rows["stated_head"].to_numpy())
@@ -119,7 +118,7 @@ def _devices(rows: pa.Table) -> Iterator[TenantDevice]:
 def _not_closed(
     lake: Lake, snapshot: LakeState, hours_of: Mapping[TenantDevice, Collection[Hours]]
 ) -> Iterator[DeviceCertificate]:
-    """Of each device that is open or silent one certificate, the worst for those who pay for it."""
+    """The worst certificate of each device that is open or silent for one of its payers."""
     reach = reach_at(snapshot)
     for asked in in_parts(sorted(hours_of), _AT_ONCE):
         streams: dict[TenantDevice, dict[int, Coverage]] = defaultdict(dict)
@@ -144,7 +143,7 @@ def _counted(retired: Sequence[DeviceCertificate]) -> Iterator[Comparison]:
 
 
 def _wrong_ones(certificates: list[DeviceCertificate]) -> Iterator[Comparison]:
-    """Open ones first: of silent ones there is only more to come."""
+    """Open devices first: of silent ones more may still arrive."""
     for one in sorted(certificates, key=lambda one: (_is_silent(one), one.of_device)):
         is_open = not _is_silent(one)
         expected, found = (one.received + one.missing.count, one.received) if is_open else (one.received, None)
@@ -170,9 +169,9 @@ _IN_NO_SUM: Final[tuple[tuple[str, Callable[[Observed], int], Callable[[Observed
 def compare_usage(
     lake: Lake, snapshot: LakeState, used: CountedUsage, records: int, *, everyone: bool
 ) -> Iterator[Comparison]:
-    """The records of the period beside those that usage covers, and these beside what its rows count.
+    """Compares the records of the period with those that usage covers, and these with the counts of usage rows.
 
-    `records`: how many there are in all regions, read before `used`. `everyone`: of all devices. Raises LakeError.
+    `records`: of all regions, read before `used`. `everyone`: all devices. Raises LakeError.
     """
     place = "all devices" if everyone else "these payers' devices"
     yield from _covered(lake, snapshot, used, records, place)
@@ -207,7 +206,7 @@ def compare_usage(
 
 
 def _in_no_sum(used: CountedUsage, place: str) -> Iterator[Comparison]:
-    """What could not be read, and ways that nobody knows; whether a bill can bear them, its closing says."""
+    """Unreadable messages and unknown distance, which no sum contains. Closings decide whether a bill may be final."""
     for name, amount_of, note_of in _IN_NO_SUM:
         found = {device: amount for device, one in used.observed.items() if (amount := amount_of(one))}
         if found:
@@ -222,7 +221,7 @@ def _in_no_sum(used: CountedUsage, place: str) -> Iterator[Comparison]:
 
 
 def _covered(lake: Lake, snapshot: LakeState, used: CountedUsage, records: int, place: str) -> Iterator[Comparison]:
-    """What was received and is not metered is unknown, and so is what may have been erased before it was."""
+    """Unknown if records are not metered yet, or may have been erased before."""
     found, note = used.covered, ""
     if unmetered := used.not_metered.total():
         note = f"{unmetered:,} records are not metered yet; {_RUN_USAGE}"
@@ -246,10 +245,10 @@ MOST_PER_CENT: Final = 10
 
 
 def compare_odometers(observed: Mapping[TenantDevice, Observed]) -> Iterator[Comparison]:
-    """What is metered of devices with an odometer from its first reading to its last one.
+    """Compares the metered distance with the odometer, from its first to its last reading.
 
-    Usage is of whole quarters of an hour: the way of the two at both ends may be in it or not. Merely counted: an
-    odometer may be wrong, too.
+    Usage is by quarters of an hour, so the distance of the first and last quarter is uncertain. Only counted, because
+    an odometer may be wrong, too.
     """
     ways = [(device, one.odometer) for device, one in sorted(observed.items()) if one.odometer is not None]
     if not ways:
@@ -277,9 +276,9 @@ def compare_regions(
     heard_of: Collection[TenantDevice],
     hours: tuple[datetime, datetime],
 ) -> tuple[list[Comparison], int]:
-    """Records of [start, end) by the region that brought them, and what of it is in quarantine; how many there are.
+    """The records of [start, end) by region, those in quarantine, and the number of records.
 
-    Of each file only the columns are read of which the log does not say all. Raises LakeError.
+    Only columns are read whose values the log does not tell. Raises LakeError.
     """
     start, last = hours[0], hours[1] - timedelta.resolution
     by_region: Counter[str | None] = Counter()
@@ -317,9 +316,9 @@ def compare_regions(
 def compare_centre(
     lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice] | None, received: Mapping[TenantDevice, int]
 ) -> list[Comparison]:
-    """What the coverage has received, of any period, is in the table of records, each once.
+    """Compares the received records of the coverage, of any period, with the table of records.
 
-    The log's counts suffice where they are equal; else, and of some devices, the records are counted by device.
+    The log's counts are enough if they are equal; otherwise, and for some devices, records are counted by device.
     """
     stored, expected = stored_at(lake, snapshot), sum(received.values())
     declared = [one for one in (erasures(lake, snapshot), erasures_since(lake, snapshot)) if one]
@@ -362,11 +361,9 @@ class Reconciliation(NamedTuple):
 
     @property
     def outcome(self) -> ComparisonOutcome:
-        """Equal, or what is wrong."""
         return outcome_of(self.comparisons)
 
     def values(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "snapshot": self.snapshot.id,
             "first_day": self.days[0].isoformat(),
@@ -384,9 +381,9 @@ def reconcile(
     *,
     now: datetime,
 ) -> Reconciliation:
-    """Compares the stations of some days for some payers, or for all devices and payers, by a snapshot.
+    """Compares the stations of some days at a snapshot, for some payers or for all devices and payers.
 
-    Raises UnknownPayer for one that was asked for and never pays; BillingError, LakeError, StoreUnavailable.
+    Raises UnknownPayer for a requested account that never pays; BillingError, LakeError, StoreUnavailable.
     """
     run = ClosingRun(name=_NAME, snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
     contracts, refused = contracts_of(lake, snapshot, days, payers, run)
@@ -432,7 +429,7 @@ def _nothing_to_compare(names: Collection[str]) -> Iterator[Comparison]:
 
 
 def _hours_of(contracts: Iterable[PayerContract]) -> dict[TenantDevice, set[Hours]]:
-    """Of each device the time of each who pays for it in the period: what his closing certifies."""
+    """The times of each device, one for each of its payers in the period."""
     found: dict[TenantDevice, set[Hours]] = defaultdict(set)
     for contract in contracts:
         for device, span in contract.spans.items():
@@ -441,7 +438,7 @@ def _hours_of(contracts: Iterable[PayerContract]) -> dict[TenantDevice, set[Hour
 
 
 def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, datetime]:
-    """From the first moment of the days to the first one after them, by all payers' clocks and by UTC."""
+    """The first moment of the days and the first one after them, in the time zones of all payers."""
     first = datetime.combine(days[0], time(), UTC)
     end = datetime.combine(days[1], time(), UTC) + timedelta(days=1)
     if not contracts:
@@ -450,7 +447,7 @@ def _hours(days: Days, contracts: Sequence[PayerContract]) -> tuple[datetime, da
 
 
 def _parts(contracts: Sequence[PayerContract]) -> Iterator[tuple[Sequence[TenantDevice], list[PayerContract]]]:
-    """Each device once, with all who pay for it in the period."""
+    """Devices in parts, each device once, with the contracts of all of its payers."""
     agreed = {one.id: one for one in contracts}
     payers: dict[TenantDevice, list[str]] = {}
     for contract in contracts:

@@ -1,4 +1,4 @@
-"""What devices used in a period, and what their payers must be charged for, counted part by part."""
+"""The usage of devices in a period, and what their payers must be charged, summed part by part."""
 
 from __future__ import annotations
 
@@ -38,14 +38,12 @@ Owed = tuple[str, str, Meter, str]
 
 @dataclass(slots=True)
 class CountedUsage:
-    """Sums over the devices of a period (`hours`), by all payers' clocks.
+    """Sums over the devices of a period (`hours`, in all payers' time zones).
 
-    `covered`: records of the period that usage covers; of which others it does not, and of whom there may be more that
-    are erased: `not_metered`, `may_be_more`. `counted`: of each of COUNTED how much was recorded and metered. `meters`:
-    what all devices used. `owed`: what is to be charged, and `unsold` for what there is no price. `nobody`: what
-    belongs to no account that can be billed, by device. `damaged`: rows of usage that are not what their digest says.
-    `late_positions`: those that came after the positions around them were erased. `observed`: of each device what usage
-    says beside meters.
+    `covered`: records that usage covers; `not_metered`: records that it does not, by device; `may_be_more`: devices
+    that may have lost such records by an erasure. `counted`: recorded and metered sums of COUNTED. `meters`: usage of
+    all devices. `owed`: usage with a price; `unsold`: without; `nobody`: of no billable account, by device. `damaged`:
+    usage rows that do not match their digest. `late_positions`: arrived after the positions around them were erased.
     """
 
     lake: Lake
@@ -66,10 +64,7 @@ class CountedUsage:
     observed: dict[TenantDevice, Observed] = field(default_factory=dict)
 
     def add(self, devices: Sequence[TenantDevice], contracts: Sequence[PayerContract]) -> None:
-        """Counts devices that are read together, with the contracts of all who pay for some of them in the period.
-
-        Raises BillingError, LakeError.
-        """
+        """Adds some devices, with the contracts of all of their payers. Raises BillingError, LakeError."""
         first, last = self.hours[0], self.hours[1] - timedelta.resolution
         hours_of = dict.fromkeys(devices, self.hours)
         rows = usage_rows(self.lake, self.snapshot, devices, first, last)
@@ -119,7 +114,7 @@ class CountedUsage:
 
 
 def _damaged(rows: pa.Table) -> list[str]:
-    """Rows that say something else than their digest."""
+    """The usage rows that do not match their digest."""
     found, hours = [], rows["hour"].cast(pa.int64()).to_numpy() // 3_600_000_000
     columns = [rows[name].to_pylist() for name in ("tenant", "device", "zone", "seq_ranges", "fence_version", "digest")]
     columns += [rows[name].to_pylist() for name in ("engine_version", "unreadable", "counters")]

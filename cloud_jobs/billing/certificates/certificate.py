@@ -1,7 +1,7 @@
-"""The certificate: does the centre account for everything that a device made in a period? Pure.
+"""The certificate of a device: whether the centre has everything that the device recorded in a period. Pure.
 
-The device itself states, with its batches, up to which moment its head holds; what follows from the highest seq that
-was merely received says nothing of what a silent device still has.
+It relies on statements of the device: with each batch the device states up to which moment its head holds. The highest
+received seq would say nothing about the records that a silent device still has.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ _DROPPED: Final = "messages dropped by the vehicle's broker before the agent"
 
 
 class Observed(NamedTuple):
-    """What usage says of a device and period beside what is metered.
+    """What usage reports about a device and period apart from metered quantities.
 
-    `messages`: of the contract, that could be read: `positions`, a customer's `events`, and signals. `kept`: positions
-    that tracks take; `refused`: those that they do not take, and that may hide a way. `driven_ms`: of segments that
-    were driven. `unknown_ms`, `unknown_mm`: time and beeline of gaps in which the device moved; `inferred_entries`:
-    what must have happened in them. `far_off`: records of a clock far off, which usage has in no hour, that came since
-    the period began. `unreadable`: messages that are carried raw, by kind and reason, sorted. `positions_until`: the
-    end of the last quarter of an hour with a position that could be read ("": none was), `unknown_after`: messages on
-    unknown topics from then on. `dropped`: messages that the vehicle's broker dropped, as the agent saw. `odometer`: of
-    a device that sends two readings.
+    `messages`: readable ones: `positions`, customer `events` and signals. `kept`: positions used in tracks; `refused`:
+    unusable positions that may hide distance. `driven_ms`: driven time. `unknown_ms`, `unknown_mm`: time and
+    straight-line distance of gaps in which the device moved; `inferred_entries`: entries that must have happened in
+    them. `far_off`: records with a wrong clock, in no hour, received since the period began. `unreadable`: raw messages
+    by kind and reason. `positions_until`: end of the last quarter of an hour with a readable position ("");
+    `unknown_after`: messages on unknown topics after it. `dropped`: messages that the vehicle's broker dropped.
+    `odometer`: of a device with two readings.
     """
 
     messages: int = 0
@@ -67,7 +66,6 @@ class Observed(NamedTuple):
 
     @property
     def signals(self) -> int:
-        """Signals that could be read."""
         return self.messages - self.positions - self.events
 
     @property
@@ -77,17 +75,16 @@ class Observed(NamedTuple):
 
     @property
     def no_faults(self) -> dict[str, int]:
-        """Messages that are raw although nothing is wrong, by reason."""
+        """Raw messages that are no fault, by reason."""
         return {reason: count for reason, count in self.unreadable if reason in NO_FAULTS}
 
     @property
     def reasons(self) -> str:
-        """Why messages are raw, and how many for each reason, in words."""
         return listed(self.unreadable)
 
     @property
     def amounts(self) -> dict[str, int]:
-        """What a decision accepts: it covers what is in none of these more than it was then."""
+        """The amounts that a decision accepts; it does not cover more of any of them."""
         raw = sum(count for _, count in self.unreadable)
         names = ("far_off", "refused", "unknown_ms", "unknown_mm", "inferred_entries", "unknown_after", "dropped")
         unknown = {name: getattr(self, name) for name in names}
@@ -96,19 +93,18 @@ class Observed(NamedTuple):
         return {"unreadable": self.faults, **alone, **unknown}
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
         way = None if self.odometer is None else self.odometer.document()
         return self._asdict() | {"unreadable": dict(self.unreadable), "odometer": way, "remarks": [*self.remarks]}
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What else is to be said beside the state of a device, in words."""
+        """Remarks to show with the state of a device."""
         lost = f"{self.dropped:,} {_DROPPED}" if self.dropped else ""
         return tuple(filter(None, (lost, "" if self.odometer is None else str(self.odometer))))
 
     @property
     def unknown(self) -> str:
-        """What is not known of the way, in words; "" if all is."""
+        """The unknown distance as text; "" if there is none."""
         if not self.unknown_mm:
             return ""
         count = self.inferred_entries
@@ -116,7 +112,7 @@ class Observed(NamedTuple):
         return f"{_km(self.unknown_mm)} and {_clock(self.unknown_ms)} of the way are unknown{made}"
 
     def doubts(self, bounds: DoubtBounds) -> tuple[str, ...]:
-        """Why a sum of the period may be wrong, each in words; none if all is within the bounds."""
+        """Why a sum of the period may be wrong, as texts; none within the bounds."""
         found = []
         if self.unreadable and not self.messages:
             found.append(f"none of its messages could be read: {self.reasons}")
@@ -145,7 +141,7 @@ class Observed(NamedTuple):
         return tuple(found)
 
     def _unreadable_kinds(self, bounds: DoubtBounds) -> Iterator[str]:
-        """Of each kind by itself: few positions are lost among many signals, and all of the way with them."""
+        """Each kind by itself: a few lost positions would vanish among many signals, with all of the distance."""
         readable = {"position": self.positions, "event": self.events, "signal": self.signals}
         faults: dict[str, list[tuple[str, int]]] = {}
         for name, count in self.unreadable:
@@ -160,14 +156,13 @@ class Observed(NamedTuple):
 
 
 def _beyond(count: int, total: int, percent: Decimal) -> str:
-    """How much of a total something is, and how much is accepted; "" if it is no more than that."""
+    """The share and the accepted share as text; "" if the share is accepted."""
     if count * 100 <= percent * total:
         return ""
     return f"{count * 100 / total:.2f} %, {percent:f} % are accepted"
 
 
 def listed(reasons: Iterable[tuple[str, int]]) -> str:
-    """Reasons and how many messages each has, in words."""
     return ", ".join(f"{reason} {count:,}" for reason, count in reasons)
 
 
@@ -188,7 +183,7 @@ DRAWN_BY_CHANCE_US: Final = ((1 << 35 >> EPOCH_RANDOM_BITS) + 1) * _US_PER_MS
 
 
 class CertificateState(StrEnum):
-    """What is known of a device in a period. The worst of its streams, in this order from the best."""
+    """The state of a device in a period: that of its worst stream. Ordered from best to worst."""
 
     COMPLETE = "complete"
     DECLARED_LOSS = "complete with declared loss"
@@ -201,12 +196,12 @@ _BEST_FIRST: Final = [*CertificateState]
 
 
 def began_us(epoch: int) -> int:
-    """When the buffer of an epoch was made by the device's clock of then, in microseconds since 1970."""
+    """When the buffer of an epoch was made, by the device's clock at that time, in µs since 1970."""
     return (epoch >> EPOCH_RANDOM_BITS) * _US_PER_MS
 
 
 def stream_state(coverage: Coverage, end_us: int) -> CertificateState:
-    """What the coverage of one stream says of all that it recorded before a moment (microseconds since 1970)."""
+    """The state of one stream for all of its records before a moment (µs since 1970)."""
     if coverage.complete_until_us >= end_us or _is_stated_whole(coverage, end_us):
         return (
             CertificateState.DECLARED_LOSS
@@ -217,11 +212,11 @@ def stream_state(coverage: Coverage, end_us: int) -> CertificateState:
 
 
 def relevant_streams(streams: Mapping[int, Coverage], start_us: int, end_us: int) -> dict[int, Coverage]:
-    """By their epochs those streams of a device that may hold records of the period, in order.
+    """The streams of a device that may hold records of the period, by epoch, in order.
 
-    Not one that a later buffer replaced before the period: that buffer was made after the last statement of this one.
-    Not one whose buffer was made after the period, if an earlier one is left: until then the device wrote into that
-    one, which has to account for the whole period by itself.
+    A stream is left out if a later buffer replaced it before the period: that buffer was made after its last statement.
+    A buffer made after the period is left out if an earlier one remains, because until then the device wrote into that
+    one.
     """
     # nearly all devices have one, and it is theirs alone
     if len(streams) == 1:
@@ -239,8 +234,11 @@ def relevant_streams(streams: Mapping[int, Coverage], start_us: int, end_us: int
 
 
 def _believed(ordered: Mapping[int, Coverage]) -> dict[int, int]:
-    """When those buffers were made whose numbers say it: not what may have been drawn by chance upon the one before,
-    and not by a clock that was ahead of all that the centre heard of the device since."""
+    """When buffers were made, for those whose number is reliable.
+
+    Left out: numbers that may be a random step after the previous buffer's number, and numbers of a clock that was
+    ahead of everything received from the device since.
+    """
     found, before = dict[int, int](), -DRAWN_BY_CHANCE_US
     for epoch, coverage in ordered.items():
         # also of a number that is not believed: the next one may have been drawn upon it
@@ -252,7 +250,7 @@ def _believed(ordered: Mapping[int, Coverage]) -> dict[int, int]:
 
 
 def _is_stated_whole(coverage: Coverage, end_us: int) -> bool:
-    """Whether a statement of that moment or later was received with all up to its head."""
+    """Whether a statement of that moment or later was received together with all records up to its head."""
     return coverage.stated_us >= end_us and coverage.stated_head <= coverage.covered_through
 
 
@@ -310,15 +308,11 @@ class DeviceCertificate:
 
     @property
     def of_device(self) -> TenantDevice:
-        """Whose it is."""
         return TenantDevice(self.tenant, self.device)
 
     @property
     def is_final(self) -> bool:
-        """Whether a bill may be final for this device: all of the period is known or decided, and metered.
-
-        The period is over then: by a statement that reached the centre at its end or later, or by a decision.
-        """
+        """Whether a bill may be final for this device: all of the period is known or decided, and metered."""
         return self.state in _CLOSED and not self.reasons
 
     @property
@@ -333,7 +327,7 @@ class DeviceCertificate:
 
     @property
     def silence_or_gap(self) -> tuple[str, ...]:
-        """What the device does not account for, whoever decided on it; none if it accounts for all."""
+        """What the device does not account for, regardless of decisions; none if it accounts for everything."""
         if self.stated_state is CertificateState.OPEN:
             return (f"{self.missing.count:,} records are missing: seqs {_shown(self.missing)}",)
         if self.stated_state is not CertificateState.SILENT:
@@ -345,12 +339,11 @@ class DeviceCertificate:
         return (f"silent since {stamp(self.since)}",)
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it, with its digest."""
         content = self._content()
         return content | {"digest": _digest(content)}
 
     def digest(self) -> str:
-        """SHA-256 of its canonical JSON (sorted keys, no spaces) without the digest, in hex."""
+        """SHA-256 (hex) of the canonical JSON (sorted keys, no spaces) without the digest."""
         return _digest(self._content())
 
     def _content(self) -> dict[str, Any]:
@@ -378,7 +371,7 @@ class DeviceCertificate:
 
 
 def _shown(seqs: SeqRanges) -> str:
-    """The first ranges of some seqs; a reason is read by people, and a device may have a hundred thousand gaps."""
+    """The first ranges as text: a device may have a hundred thousand gaps."""
     ranges = [(epoch, bounds) for epoch, of in seqs for bounds in of.ranges]
     if len(ranges) <= _MAX_RANGES:
         return seqs.text()
@@ -403,10 +396,10 @@ def certify(
     observed: Observed = _NOTHING,
     bounds: DoubtBounds = USUAL_BOUNDS,
 ) -> DeviceCertificate:
-    """The certificate of a device for [start, end), from the coverage of its epochs, in any order.
+    """The certificate of a device for [start, end), from the coverage of its streams by epoch.
 
-    `reach`: how far around the period fixes have a say in what is metered in it: all of that has to be accounted for.
-    `decisions`: of any device; the latest that closes this state for the whole period counts. `bounds`: for `observed`.
+    `reach`: how far around the period fixes affect it; the device must account for all of that. `decisions`: of any
+    device; the latest that closes this state for the whole period counts. `bounds`: for `observed`.
     """
     assert start < end, "a period"
     settled_us = micros(end + reach.after)

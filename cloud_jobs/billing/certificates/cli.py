@@ -1,4 +1,4 @@
-"""`waybill decisions`: close what a device does not say, with name and reason, and list what was decided."""
+"""`waybill decisions`: record, withdraw and list decisions about incomplete devices."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _opened(lake: str) -> Lake:
 
 
 def _devices(tenant: str | None, given: list[str], file: Path | None) -> list[TenantDevice]:
-    """The devices that are asked for, each once, in order. Raises BadParameter."""
+    """The requested devices, distinct and sorted. Raises BadParameter."""
     try:
         lines = [] if file is None else read_file(file).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -168,13 +168,13 @@ def _refused(faults: Mapping[TenantDevice, str], asked: int) -> BadDecision:
 
 
 def _to_close(stated: DeviceCertificate) -> ClosedState | None:
-    """What has to be decided on a device: first what is missing of it."""
+    """What a decision on this device must close: first what is missing, then doubts."""
     kind = _CLOSED_BY.get(stated.stated_state) if stated.decision is None else None
     return kind or (ClosedState.DOUBTS if stated.doubts else _CLOSED_BY.get(stated.stated_state))
 
 
 def _undecidable(stated: DeviceCertificate, kind: ClosedState | None) -> str:
-    """Why a device has nothing that a decision of this kind closes; "": it has."""
+    """Why a decision of this kind closes nothing of a device; "" if it does."""
     is_now = stated.stated_state.value
     if kind is ClosedState.DOUBTS:
         return "" if stated.doubts else "its unreadable messages are within the bounds: there is no doubt to accept"
@@ -188,7 +188,7 @@ def _say_closed(
     days: BillingPeriod,
     kinds: Mapping[TenantDevice, ClosedState | None],
 ) -> None:
-    """What became of each device, by a certificate that is made again."""
+    """Prints the state of each device from a new certificate."""
     span = f"from {stamp(days.start)} to {stamp(days.end)}, {days} in {days.time_zone}"
     for name, one in found.items():
         tenant, device = name

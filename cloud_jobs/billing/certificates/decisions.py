@@ -1,4 +1,4 @@
-"""The table of decisions: appended to, numbered, never changed."""
+"""The table of decisions: rows are appended and numbered, never changed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ LEAST_REASON: Final = 3
 
 
 def attribution_faults(by: str, reason: str | None) -> Iterator[str]:
-    """What is wrong with the name of who asks and with the reason (None: none is needed): each is a line of text, and
-    none is empty."""
+    """Faults of a name and a reason (None: not needed): each must be one line of text, and not empty."""
     if not 0 < len(by.strip()) <= MAX_NAME:
         yield f"it needs the name of who decides, at most {MAX_NAME} characters"
     if reason is not None and not LEAST_REASON <= len(reason.strip()) <= MAX_REASON:
@@ -45,7 +44,7 @@ def attribution_faults(by: str, reason: str | None) -> Iterator[str]:
 
 
 class BadDecision(BillingError):
-    """A decision that nobody could answer for; nothing is written."""
+    """An invalid decision; nothing is written."""
 
     def __init__(self, device: TenantDevice | None, faults: Sequence[str]) -> None:
         of = "" if device is None else f" of {device.tenant}/{device.device}"
@@ -58,23 +57,24 @@ _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ClosedState(StrEnum):
-    """What a decision closes: `silent` no gap that is found later, `open` both; `doubts` what could not be read."""
+    """What a decision closes. `silent` does not cover a gap that is found later; `open` covers both; `doubts` is
+    separate.
+    """
 
     SILENT = "silent"
     OPEN = "open"
     DOUBTS = "doubts"
 
     def closes(self, state: str) -> bool:
-        """Whether a device in a state is closed by it."""
         return state == self or (self is ClosedState.OPEN and state == ClosedState.SILENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """It closes all periods of a device within [since, until). `number`: counted from 1 in the order of commits.
+    """Closes all periods of a device within [since, until). `number`: from 1 in the order of commits.
 
-    `withdraws`: the number of the decision that this one takes back; it closes nothing itself then. `accepts`: of
-    doubts, how much of each there was: canonical JSON; what is more than that it does not close.
+    `withdraws`: the decision that this one takes back; it then closes nothing itself. `accepts`: for doubts, the
+    accepted amounts as canonical JSON; larger amounts are not covered.
     """
 
     number: int
@@ -91,16 +91,14 @@ class Decision:
 
     @property
     def of_device(self) -> TenantDevice:
-        """Whose silence or gap it closes."""
         return TenantDevice(self.tenant, self.device)
 
     def covers(self, amounts: Mapping[str, int]) -> bool:
-        """Whether there is no more of anything than it accepts."""
+        """Whether no amount is larger than the accepted one."""
         accepted = json.loads(self.accepts or "{}")
         return all(amount <= accepted.get(name, 0) for name, amount in amounts.items())
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "number": self.number,
             "kind": self.kind.value,
@@ -117,7 +115,7 @@ class Decision:
 def check_decision(
     device: TenantDevice, span: tuple[datetime, datetime], decided_by: str, reason: str, now: datetime
 ) -> None:
-    """Raises BadDecision with everything that is wrong. `now`: nobody decides on what is still to come."""
+    """Raises BadDecision with all faults. `now`: a decision cannot reach into the future."""
     faults, (since, until) = list[str](), span
     if not device.tenant.strip() or not device.device.strip():
         faults.append("it names no tenant or no device")
@@ -135,7 +133,7 @@ def check_decision(
 def in_effect(
     decisions: Iterable[Decision], device: TenantDevice, state: str, start: datetime, end: datetime
 ) -> Decision | None:
-    """The latest decision that closes a device in a state for the whole of a period; None: none does."""
+    """The latest decision that closes a state of a device for a whole period; None if there is none."""
     mine = standing(one for one in decisions if one.of_device == device)
     found = (one for one in mine if one.since <= start and end <= one.until and one.kind.closes(state))
     return max(found, key=lambda one: one.number, default=None)
@@ -144,13 +142,13 @@ def in_effect(
 def accepting(
     decisions: Iterable[Decision], device: TenantDevice, amounts: Mapping[str, int], start: datetime, end: datetime
 ) -> Decision | None:
-    """The latest decision that closes so many doubts on a device for the whole of a period; None: none does."""
+    """The latest decision that accepts these amounts of doubts for a whole period; None if there is none."""
     found = (one for one in decisions if one.withdraws is not None or one.covers(amounts))
     return in_effect(found, device, ClosedState.DOUBTS, start, end)
 
 
 def standing(decisions: Iterable[Decision]) -> list[Decision]:
-    """Of all decisions on some devices those that hold: neither what was taken back nor what takes it back does."""
+    """The decisions that are in force: neither withdrawn nor withdrawals."""
     found = [*decisions]
     void = {one.withdraws for one in found} | {one.number for one in found if one.withdraws is not None}
     return [one for one in found if one.number not in void]
@@ -171,10 +169,7 @@ def decide(
     reason: str,
     now: datetime,
 ) -> Decision:
-    """Closes what a device does not say of a time, and returns the decision with its number.
-
-    As `decide_each` for one device.
-    """
+    """`decide_each` for one device."""
     return decide_each(lake, {device: kind}, span, decided_by=decided_by, reason=reason, now=now)[0]
 
 
@@ -188,12 +183,11 @@ def decide_each(
     now: datetime,
     accepts: Mapping[TenantDevice, Mapping[str, int]] = MappingProxyType({}),
 ) -> list[Decision]:
-    """Closes what each of some devices does not say of a time, all or none, and returns the decisions with numbers.
+    """Records a decision for each device, all or none, and returns them with their numbers.
 
-    `span`: its first moment and the first one after it; the periods within it are closed. `accepts`: of devices whose
-    doubts are closed, how much there is of each. A decision that stands is not
-    made again, as after an answer that was lost; one that was withdrawn is. Raises BadDecision; LakeError,
-    CommitConflict.
+    `span`: first moment and end (excluded); the periods within it are closed. `accepts`: for doubts, the amounts of
+    each device. A decision that is in force is not recorded again, so a command may be repeated after a lost answer.
+    Raises BadDecision, LakeError, CommitConflict.
     """
     for device in kinds:
         check_decision(device, span, decided_by, reason, now)
@@ -221,9 +215,9 @@ def _text(accepts: Mapping[TenantDevice, Mapping[str, int]], device: TenantDevic
 
 
 def withdraw(lake: Lake, number: int, *, decided_by: str, reason: str, now: datetime) -> Decision:
-    """Takes a decision back: closings of later snapshots do not rest on it. Returns the withdrawal with its number.
+    """Withdraws a decision for closings of later snapshots, and returns the withdrawal with its number.
 
-    The same twice is one. Raises BadDecision for a number that is no decision's, or was withdrawn; LakeError,
+    A repeated withdrawal is recorded once. Raises BadDecision for a number that is no decision in force; LakeError,
     CommitConflict.
     """
     answer: dict[str, Any] = {"decided_by": decided_by.strip(), "reason": reason.strip(), "decided_at": _utc(now)}
@@ -245,7 +239,7 @@ def withdraw(lake: Lake, number: int, *, decided_by: str, reason: str, now: date
 
 
 def _appended(lake: Lake, wanted: Callable[[pa.Table], list[Decision]]) -> list[Decision]:
-    """What is wanted of the table as it is, in one commit: what is there has a number, and the rest gets one."""
+    """Appends in one commit those of the wanted decisions that have no number yet, and numbers them."""
     made: list[Decision] = []
 
     def missing(rows: pa.Table) -> list[Row]:
@@ -261,7 +255,7 @@ def _appended(lake: Lake, wanted: Callable[[pa.Table], list[Decision]]) -> list[
 def decisions(
     lake: Lake, snapshot: LakeState | None = None, devices: Collection[TenantDevice] | None = None
 ) -> list[Decision]:
-    """All decisions in their order or those on some devices, as they are or at a snapshot. Raises LakeError."""
+    """All decisions in order, or those on some devices, as of now or of a snapshot. Raises LakeError."""
     where: list[Condition] = [] if snapshot is None else [("number", "<=", snapshot.decisions_number)]
     rows = lake.rows(_TABLE, where=where)
     # in Arrow, among however many: a row that is looked at in Python costs a hundred times as much
@@ -269,7 +263,6 @@ def decisions(
 
 
 def by_device(found: Iterable[Decision]) -> dict[TenantDevice, list[Decision]]:
-    """Decisions by whom they are about."""
     of: dict[TenantDevice, list[Decision]] = {}
     for one in found:
         of.setdefault(one.of_device, []).append(one)

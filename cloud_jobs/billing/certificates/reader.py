@@ -65,9 +65,9 @@ Counts = Counter[TenantDevice]
 
 
 def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach: Reach) -> Counter[TenantDevice]:
-    """How many records of its time each device has that usage does not cover.
+    """The records of each device's time that usage does not cover yet.
 
-    Positions within the reach around it are among them: they have a say in what is metered in it. Raises LakeError.
+    Positions within the reach around it count, because they affect its usage. Raises LakeError.
     """
     numbers = (snapshot.covers + 1, snapshot.ingest_number)
     if numbers[0] > numbers[1] or not hours_of:
@@ -85,9 +85,7 @@ def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach:
 
 
 def count_far_off(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> Counter[TenantDevice]:
-    """How many records of each device have no day, as its clock was far off, and may be of its time: none is that was
-    received before that began. Raises LakeError.
-    """
+    """The records of each device without a day (wrong clock), received since its time began. Raises LakeError."""
     found: Counter[TenantDevice] = Counter()
     if hours_of:
         with lake.damage_as_error("records"):
@@ -121,10 +119,7 @@ def count_late_positions(
 
 
 def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, Observed]:
-    """What usage says of each device's time beside what is metered; of a device without usage nothing is there.
-
-    Raises LakeError.
-    """
+    """What usage reports about each device's time; devices without usage are left out. Raises LakeError."""
     if not hours_of:
         return {}
     start, end = _around(hours_of)
@@ -173,7 +168,7 @@ def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[T
 
 
 class _Reading(NamedTuple):
-    """Of a quarter that begins at a moment the least and the greatest reading of an odometer."""
+    """The least and the greatest odometer reading in a quarter of an hour."""
 
     begin: datetime
     low_m: int
@@ -183,7 +178,7 @@ class _Reading(NamedTuple):
 def _odometer_ways(
     lake: Lake, snapshot: LakeState, readings: Mapping[TenantDevice, list[_Reading]]
 ) -> dict[TenantDevice, OdometerWay]:
-    """Of the devices that have two readings, and whose odometer never went back."""
+    """The odometer distance of devices with two readings whose odometer never went back."""
     spans = dict[TenantDevice, tuple[_Reading, _Reading]]()
     for name, found in readings.items():
         found.sort()
@@ -210,7 +205,7 @@ def _odometer_ways(
 def _quarters_within(
     rows: pa.Table, hours_of: HoursOf
 ) -> tuple[NDArray[np.int64], list[TenantDevice], NDArray[np.bool_]]:
-    """Of each row the place of its device among those that there are, and which of its quarters are in its time."""
+    """The device index of each row, the devices, and which quarters of each row are in the device's time."""
     device, names = _devices_of(rows)
     limits = np.array([[micros(one) for one in hours_of[name]] for name in names], np.int64)
     limits = limits.reshape(-1, 2)[device]
@@ -220,13 +215,13 @@ def _quarters_within(
 
 
 def _quarter_begins(rows: pa.Table) -> NDArray[np.int64]:
-    """Of each row when each of its quarters begins, in microseconds."""
+    """The start of each quarter of each row, in µs."""
     hour: NDArray[np.int64] = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
     return hour + np.arange(QUARTERS) * (_QUARTER // timedelta.resolution)
 
 
 def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:
-    """Of each row the place of its device among those that there are."""
+    """The device index of each row, and the devices."""
     tenants, devices = (encoded(rows[name]) for name in _OF_DEVICE)
     count = max(len(devices.dictionary), 1)
     codes = tenants.indices.to_numpy().astype(np.int64) * count + devices.indices.to_numpy()
@@ -240,7 +235,7 @@ def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:
 def _sums(
     column: pa.ChunkedArray, within: NDArray[np.bool_], device: NDArray[np.int64], devices: int
 ) -> NDArray[np.int64]:
-    """Of each device the sum of the quarters that are within its time. A null is nothing."""
+    """The sum of each device's quarters within its time; null counts as 0."""
     found = np.zeros(devices, np.int64)
     np.add.at(found, device, (quarters_of(column) * within).sum(axis=1))
     return found
@@ -258,7 +253,6 @@ def _rows(
     columns: Sequence[str],
     wanted: Mapping[str, Range],
 ) -> Iterator[pa.Table]:
-    """Rows of some devices in files of the records."""
     # bounds of both for the row groups; which pairs are meant is decided row by row
     names, tenants = sorted({one.device for one in devices}), [one.tenant for one in devices]
     ranges = {"tenant": (min(tenants), max(tenants)), "device": (names[0], names[-1]), **wanted}
@@ -274,7 +268,7 @@ def _around(hours_of: HoursOf) -> tuple[datetime, datetime]:
 
 
 def _within(rows: pa.Table, hours_of: HoursOf, reach: Reach = _NO_REACH) -> pa.Array:
-    """Of each row whether it was made in the time of its device, or within the reach around it."""
+    """Whether each row is in the time of its device, or within the reach around it."""
     row_of, asked = _devices_of(rows)
     spans = [(start - reach.before, end + reach.after) for start, end in map(hours_of.__getitem__, asked)]
     limits = np.array([[micros(one) for one in span] for span in spans], np.int64).reshape(-1, 2)[row_of]
@@ -294,10 +288,7 @@ def certificates_from(
     span: tuple[datetime, datetime],
     bounds: DoubtBounds | None = None,
 ) -> dict[TenantDevice, DeviceCertificate]:
-    """The certificate of each device for a time (its end excluded), in their order; also of one never heard of.
-
-    As `certificates_of_spans`.
-    """
+    """`certificates_of_spans` for one time (its end excluded), also of devices without any record."""
     spans = dict.fromkeys(devices, span)
     return certificates_of_spans(lake, snapshot, spans, {} if bounds is None else dict.fromkeys(devices, bounds))
 
@@ -308,11 +299,10 @@ def certificates_of_spans(
     spans: Mapping[TenantDevice, tuple[datetime, datetime]],
     bounds: Mapping[TenantDevice, DoubtBounds] = MappingProxyType({}),
 ) -> dict[TenantDevice, DeviceCertificate]:
-    """The certificate of each device for a time of its own (its end excluded), in the order of the devices.
+    """The certificate of each device for its own time (the end excluded), sorted by device.
 
-    A million devices are asked for in groups of devices that follow on each other in order: each call opens the logs of
-    the tables once, and of their files those alone that can hold records of these devices. `bounds`: of the doubts on
-    each device, the usual ones if not given. Raises LakeError.
+    Ask for many devices in groups of neighbours: each call opens the logs of the tables once, and only files that may
+    hold records of these devices. `bounds`: accepted doubts by device, else the defaults. Raises LakeError.
     """
     names = sorted(spans)
     hours_of = {device: (spans[device][0].astimezone(UTC), spans[device][1].astimezone(UTC)) for device in names}
@@ -339,13 +329,15 @@ def certificates_of_spans(
 
 
 def refused_fences(lake: Lake, snapshot: LakeState) -> tuple[RefusedVersion, ...]:
-    """The publications of fences that cannot be used at a snapshot; what they were to replace was metered."""
+    """The unusable fence publications of a snapshot; the versions before them were metered."""
     return published_fences(reference_rows(lake, snapshot, "fence")).refused
 
 
 def unmetered_records(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> tuple[Counts, set[TenantDevice]]:
-    """How many records of each device's time usage lacks, and of whom there may be more that are erased: no bill of
-    theirs is final. Raises LakeError."""
+    """The unmetered records of each device's time, and the devices that may have lost such records by an erasure.
+
+    No bill of these devices is final. Raises LakeError.
+    """
     reach = reach_at(snapshot)
     counted = count_not_metered(lake, snapshot, hours_of, reach)
     return counted, _erased_unmetered(lake, snapshot, hours_of, reach)
@@ -368,7 +360,7 @@ def _counts(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDe
 
 
 def _erased_unmetered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach: Reach) -> set[TenantDevice]:
-    """The devices of which records that usage did not cover may be erased since, and so are not counted any more."""
+    """The devices whose unmetered records may have been erased, and so cannot be counted."""
     if snapshot.covers == snapshot.ingest_number:
         return set()
     # an erasure waits for usage as it is, not as it was at this snapshot
@@ -377,7 +369,7 @@ def _erased_unmetered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach:
 
 
 def _before(declared: Erasures, devices: Collection[TenantDevice]) -> dict[TenantDevice, datetime]:
-    """Of each device with erased positions the moment before which they are."""
+    """For each device with erased positions the moment before which they are erased."""
     if not declared:
         return {}
     found = {device: declared.before(*device) for device in devices}

@@ -1,4 +1,4 @@
-"""The bytes of a document, and the document of bytes: the same content gives the same bytes, and a change is found."""
+"""Documents as canonical bytes: the same content gives the same bytes, and any change is detected."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from geo.reference.moments import stamp
 
 
 class DocumentError(BillingError):
-    """Base of everything that keeps a document from being made, read or written."""
+    """Base of errors of documents."""
 
 
 class UnusableText(DocumentError):
-    """A text that would not be shown as it is stored."""
+    """A text that documents cannot show."""
 
     def __init__(self, where: str, code_point: int) -> None:
         super().__init__(
@@ -29,18 +29,18 @@ class UnusableText(DocumentError):
 
 
 class MissingFact(DocumentError):
-    """A fact without which the document is not valid."""
+    """A fact that EN 16931 requires is missing."""
 
     def __init__(self, what: str, rule: str) -> None:
         super().__init__(f"{what} (EN 16931, {rule})")
 
 
 class UnreadableDocument(DocumentError):
-    """Bytes that are not a document as this version writes it."""
+    """Bytes that are no document of this version, or were changed."""
 
 
 class NotIssued(DocumentError):
-    """A draft has no number, so it is no invoice."""
+    """The form exists only for issued documents."""
 
 
 class NotWritten(DocumentError):
@@ -60,7 +60,7 @@ _KEY: Final = attrgetter("key")
 
 
 def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Columns:
-    """The annex of the charges of each line, numbered from 1, as columns; each line's by vehicle."""
+    """The annex as columns: the charges of each line, numbered from 1, by vehicle."""
     numbers: list[int] = []
     charges: list[Charge] = []
     for number, of_line in enumerate(charges_by_line, 1):
@@ -84,7 +84,7 @@ def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Col
 
 
 class Annex:
-    """The entries of a document's annex, each made when it is asked for: all of them take more memory than all else."""
+    """The entries of a document's annex, built on access: all of them would need more memory than everything else."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = [columns[name] for name in _COLUMNS]
@@ -100,14 +100,14 @@ class Annex:
 
 
 def _entry(row: Sequence[Any]) -> Entry:
-    """What is of no rows of usage, as a cap, has None as `metered`."""
+    """`metered` is None for charges without usage rows, such as caps."""
     metered = dict(zip(_METERED, row[len(_OF_CHARGE) :], strict=True))
     entry = dict(zip(_OF_CHARGE, row[: len(_OF_CHARGE)], strict=True))
     return {**entry, "metered": metered if metered["rows"] is not None else None}
 
 
 def columns_of_entries(entries: Sequence[Entry]) -> Columns:
-    """The columns of a document's annex. Raises KeyError, TypeError, AttributeError for what is none."""
+    """The columns of annex entries. Raises KeyError, TypeError, AttributeError for invalid entries."""
     columns: dict[str, Sequence[Any]] = {name: [entry[name] for entry in entries] for name in _OF_CHARGE}
     metered = [entry["metered"] or dict.fromkeys(_METERED) for entry in entries]
     return {**columns, **{name: [one[name] for one in metered] for name in _METERED}}
@@ -138,17 +138,16 @@ _ENCODER: Final = json.JSONEncoder(
 
 
 def canonical_bytes(document: Document) -> bytes:
-    """Sorted keys, no blanks, UTF-8, one line feed at the end."""
+    """Sorted keys, no spaces, UTF-8, one line feed at the end."""
     return canonical_text(document).encode() + b"\n"
 
 
 def canonical_text(value: Any) -> str:
-    """The one JSON text of a plain value."""
     return _ENCODER.encode(value)
 
 
 def canonical_pieces(value: Any) -> Iterator[str]:
-    """The canonical text of a document, or of a value of one, in pieces: the whole may be as large as all charges."""
+    """The canonical text piece by piece: the whole may be as large as all charges."""
     if isinstance(value, dict) and value:
         for at, name in enumerate(sorted(value)):
             yield f"{',' if at else '{'}{canonical_text(name)}:"
@@ -163,7 +162,7 @@ def canonical_pieces(value: Any) -> Iterator[str]:
 
 
 def digest_of(pieces: Iterable[str]) -> str:
-    """SHA-256 (hex) over the canonical bytes whose text is given, in pieces."""
+    """SHA-256 (hex) over canonical text given in pieces."""
     found = hashlib.sha256()
     for piece in pieces:
         found.update(piece.encode())
@@ -172,13 +171,12 @@ def digest_of(pieces: Iterable[str]) -> str:
 
 
 def head(made: Document) -> Document:
-    """The document without its body: what is known of it at a glance. The digest of the head is that of the whole,
-    for `body_digest` stands in it."""
+    """The document without its body. It contains `body_digest`, so its digest is that of the whole document."""
     return {name: value for name, value in made.items() if name not in BODY}
 
 
 def read_document(content: bytes) -> Document:
-    """The document whose canonical bytes these are. Raises UnreadableDocument."""
+    """The document with these canonical bytes. Raises UnreadableDocument."""
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

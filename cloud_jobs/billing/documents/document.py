@@ -1,7 +1,7 @@
-"""An invoice, credit note or debit note as one plain document, from which every other form is made.
+"""An invoice, credit note or debit note as one plain document, from which all forms are generated.
 
-Names are the business terms of EN 16931 in snake_case where it has one; docs/invoices.md lists them with their numbers.
-A credit note states what it gives back as positive amounts; times `posting_sign` they are what is posted.
+Names are the business terms of EN 16931 in snake_case; docs/invoices.md lists them with their numbers. A credit note
+states amounts as positive; times `posting_sign` they are what is posted.
 """
 
 from __future__ import annotations
@@ -56,18 +56,17 @@ class DocumentType(StrEnum):
 
     @property
     def sign(self) -> int:
-        """What a charge is multiplied with: a credit note states what is given back, as a positive amount."""
+        """-1 for a credit note, which states amounts as positive."""
         return -1 if self is DocumentType.CREDIT_NOTE else 1
 
     @property
     def heading(self) -> str:
-        """As a person calls it."""
         return self.name.capitalize().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvoicingPeriod:
-    """BG-14: whole local days, both included, and the moments at which they begin and end (excluded), in UTC."""
+    """BG-14: whole local days, both included, and their start and end (excluded) in UTC."""
 
     first_day: date
     last_day: date
@@ -86,10 +85,10 @@ class PrecedingInvoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSummary:
-    """How many devices are in which state of completeness, and the SHA-256 (hex) of all their certificates.
+    """The number of devices by state of completeness, and the SHA-256 (hex) of all their certificates.
 
-    `decisions`: of devices that a person closed, each in words, with who decided and why. `doubtful`: what of some
-    devices is not known, in words. `unknown`: what stands on no line for that reason, in words; "": nothing.
+    `decisions`: decisions on devices, as text. `doubtful`: doubts on devices, as text. `unknown`: what no line bills
+    because it is unknown; "" for nothing.
     """
 
     devices_by_state: Mapping[str, int]
@@ -106,7 +105,7 @@ _ESCAPED: Final = re.compile(r"\\[bfnrtu]")
 
 
 def is_plain(text: str) -> bool:
-    """Whether JSON, in which ends of lines and controls are escaped, has no text that `check_texts` could refuse."""
+    """Whether `check_texts` would accept every text in this JSON, in which control characters are escaped."""
     # most have none: of ASCII only the escaped controls and DEL are not to be used
     if text.isascii() and "\\" not in text and "\x7f" not in text:
         return True
@@ -114,7 +113,7 @@ def is_plain(text: str) -> bool:
 
 
 def check_texts(value: Any, where: str = "") -> None:
-    """Look at every text of plain values, keys included. Raises UnusableText, which names where it stands."""
+    """Checks every text of plain values, keys included. Raises UnusableText with its place."""
     match value:
         case str():
             if found := UNSHOWN.search(value):
@@ -129,7 +128,7 @@ def check_texts(value: Any, where: str = "") -> None:
 
 
 def check_taxes(seller: LegalEntity, buyer: Account, categories: Collection[VatCategory]) -> None:
-    """That one document can have these categories of VAT, with the VAT ids that they need. Raises MissingFact."""
+    """Checks that one document may have these VAT categories, with the VAT ids they need. Raises MissingFact."""
     if VatCategory.OUT_OF_SCOPE in categories and len(categories) > 1:
         raise MissingFact("what is not subject to VAT stands on a document by itself", "BR-O-11")
     assert buyer.payer is not None
@@ -143,7 +142,7 @@ def check_taxes(seller: LegalEntity, buyer: Account, categories: Collection[VatC
 
 
 def check_kind(kind: DocumentType, preceding: PrecedingInvoice | None, *, with_due_date: bool) -> None:
-    """That a note names its invoice, an invoice none, and that what is to be paid says until when."""
+    """Notes name their invoice, invoices none; what is to be paid has a due date. Raises MissingFact."""
     if (kind is DocumentType.INVOICE) != (preceding is None):
         raise MissingFact("a credit or debit note names the invoice that it corrects, an invoice names none", "BG-3")
     if (kind is DocumentType.CREDIT_NOTE) == with_due_date:
@@ -165,7 +164,7 @@ alike; counted from 0."""
 
 
 class _Group(NamedTuple):
-    """The charges of a line, and what they are together."""
+    """The charges of a line, and their sums."""
 
     quantity: int
     free: int
@@ -180,19 +179,19 @@ class _Group(NamedTuple):
 
 
 def amount(minor: int, currency: str) -> Document:
-    """An amount twice: exact, and as a person reads it."""
+    """An amount in minor units and as text."""
     return {"minor": minor, "text": amount_text(minor, currency)}
 
 
 def rate_text(tax: TaxGroup) -> str | None:
-    """The rate of a tax; of what is not subject to VAT there is none, not even 0 (BR-O-05)."""
+    """The rate of a tax; None if not subject to VAT, which has no rate, not even 0 (BR-O-05)."""
     return None if tax.category is VatCategory.OUT_OF_SCOPE else f"{tax.rate.normalize():f}"
 
 
 def lines_and_annex(
     parts: Sequence[tuple[Iterable[Charge], TaxGroup]], payer: str, names: Mapping[str, str], currency: str, sign: int
 ) -> tuple[list[Document], list[Document], Columns]:
-    """Lines, sub-totals of each account and region, and the annex. The payer's own come first, then its children's.
+    """Lines, sub-totals of each account and region, and annex; the payer first, then its children.
 
     `parts`: charges and the one tax on them.
     """
@@ -221,7 +220,7 @@ def _taxed(tax: TaxGroup) -> Document:
 
 
 def charges_of(document: Document) -> tuple[Charge, ...]:
-    """The charges that a document was made of, as rated, in the order of their keys."""
+    """The rated charges of a document, in the order of their keys."""
     sign = document["posting_sign"]
     line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
     charges = (_charge(line_of[entry["line"]], entry, sign) for entry in document["annex"])
@@ -271,7 +270,7 @@ def _measured(meter: Meter | None, group: _Group) -> Document | None:
 
 
 def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str) -> Document:
-    """Quantity and price as EN 16931 wants them: their product, by the base quantity, is exactly the line's amount."""
+    """Quantity and price by EN 16931: their product by the base quantity is exactly the line's amount."""
     text = "0" if meter is None else quantity_text(meter, quantity)
     whole = Decimal(text)
     if meter is None or not whole or (amount_minor and (whole > 0) != (amount_minor > 0)):
@@ -342,7 +341,7 @@ CREDITED: Final = "This amount is credited; nothing is to be paid."
 
 
 class Body(NamedTuple):
-    """Lines, sub-totals and annex of a document, and the SHA-256 (hex) over them, which stands in its head."""
+    """Lines, sub-totals and annex, and the SHA-256 (hex) over them, which the head contains."""
 
     lines: list[Document]
     subtotals: list[Document]
@@ -351,7 +350,6 @@ class Body(NamedTuple):
 
     @property
     def parts(self) -> Document:
-        """As they stand in the document."""
         return {"lines": self.lines, "subtotals": self.subtotals, "annex": Annex(self.annex)}
 
 
@@ -371,12 +369,11 @@ def document(
     preceding: PrecedingInvoice | None = None,
     reason: str | None = None,
 ) -> Document:
-    """The document of what a payer owes, or of what is posted beside it, sealed with its digest.
+    """The sealed document of what a payer owes, or of a change that is posted.
 
-    `number` and `issue_date`: both None of a draft. `names`: of the payer's children, by account id. `parts`: what was
-    rated; of a note what changes what was posted, which a credit note states with the other sign. Each part is of one
-    category and rate of VAT, and no two are of the same. `reason`: why a note was made (BT-22). Raises UnusableText,
-    MissingFact, UnknownCurrency.
+    `number` and `issue_date`: None for a draft. `names`: of the payer's children, by account id. `parts`: rated
+    charges, each part of another VAT category or rate; for a note the change, which a credit note states with the
+    opposite sign. `reason`: of a note (BT-22). Raises UnusableText, MissingFact, UnknownCurrency.
     """
     body = document_body(parts, kind=kind, buyer=buyer, names=names)
     made = document_head(
@@ -404,10 +401,7 @@ def document_body(
     buyer: Account,
     names: Mapping[str, str],
 ) -> Body:
-    """What is of the charges and certificates alone, so that it can be made before anybody numbers it.
-
-    Raises UnusableText, MissingFact.
-    """
+    """The part of a document that does not depend on its number and dates. Raises UnusableText, MissingFact."""
     assert buyer.payer is not None, f"account {buyer.id} does not pay itself"
     names = {**names, buyer.id: buyer.name}
     taxed = [(part.charges, _tax(part.owed, buyer.payer)) for part in parts]
@@ -441,7 +435,7 @@ def document_head(
     preceding: PrecedingInvoice | None = None,
     reason: str | None = None,
 ) -> Document:
-    """All of a document but its body, sealed with the digest of the whole. Raises UnusableText, MissingFact."""
+    """The document without its body, sealed with the digest of the whole. Raises UnusableText, MissingFact."""
     assert (number is None) == (issue_date is None), "a document has a number from the day it is issued"
     payer = buyer.payer
     assert payer is not None, f"account {buyer.id} does not pay itself"
@@ -481,7 +475,7 @@ def document_head(
 
 
 def _tax(owed: Owed, payer: Payer) -> TaxGroup:
-    """The tax on a part: it has one category and rate, so one group; of nothing, if nothing is owed."""
+    """The one tax group of a part; of nothing if nothing is owed."""
     if not owed.taxes and not owed.net_minor:
         vat = payer.vat
         return TaxGroup(

@@ -1,4 +1,4 @@
-"""The forms in which a document is shown and written: what each is called, its file, and its bytes."""
+"""The forms of a document: name, file and bytes of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _QUANTITY: Final = Column("Quantity", right=True, folds=True)
 
 
 def document_table(document: Document) -> RenderableType:
-    """Parties and dates, the lines with their sub-totals, the tax and the totals; no annex."""
+    """Parties and dates, lines with sub-totals, tax and totals; no annex."""
     small = (Text(text, style="dim") for text in (*presentation.remarks(document), presentation.provenance(document)))
     return Group(_facts(document), _lines(document), _totals(document), *small)
 
@@ -79,12 +79,12 @@ _NUMERIC: Final = frozenset({
 
 
 def to_csv(document: Document) -> Iterator[bytes]:
-    """Line by line, one row for each entry of the annex; with the header COLUMNS, in UTF-8 with CRLF (RFC 4180)."""
+    """One row for each entry of the annex, with the header COLUMNS; UTF-8 with CRLF (RFC 4180)."""
     return _written(COLUMNS, _rows(document))
 
 
 class _Lines:
-    """A file of which the one who writes gets back what it would have in it."""
+    """A file that returns each written line."""
 
     def write(self, line: str) -> bytes:
         return line.encode()
@@ -145,10 +145,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> None:
-    """Make the folder if it is not there, and the files in it, each of them new. Raises NotWritten.
+    """Creates the folder if necessary, and new files in it. Raises NotWritten.
 
-    After an error, none of them is there; after a power cut, some may be, each of them whole. The folder itself may be
-    a link, chosen by whoever asks; a file whose name is taken, also by a link, is not written.
+    After an error none of them exists; after a power cut some may exist, each complete. The folder may be a link; a
+    file whose name is taken, also by a link, is not written.
     """
     for name in files:
         if not _NAME.fullmatch(name):
@@ -180,15 +180,13 @@ def _remove(made: list[Path]) -> None:
 
 
 def to_pdf(document: Document) -> bytes:
-    """A document as a PDF (see `pdf`). Raises UnusableText."""
+    """See `pdf`. Raises UnusableText."""
     from cloud_jobs.billing.documents.pdf import to_pdf as made  # noqa: PLC0415
 
     return made(document)
 
 
 class Form(StrEnum):
-    """What a document can be asked for as."""
-
     JSON = "json"
     PDF = "pdf"
     CSV = "csv"
@@ -227,5 +225,5 @@ class DocumentContent:
 
 
 def files_of(document: Document, forms: Collection[Form]) -> dict[str, DocumentContent]:
-    """The files of an issued document in some forms, by name: its number and what each form ends with."""
+    """The files of an issued document by name: its number and the suffix of each form."""
     return {f"{document['invoice_number']}{_MADE[form][0]}": DocumentContent(document, form) for form in forms}

@@ -1,4 +1,4 @@
-"""A document as PDF: the same document gives the same bytes; the font is part of it."""
+"""A document as PDF: the same document gives the same bytes. The font is embedded."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def to_pdf(document: Document) -> bytes:
 
 @cache
 def _glyphs() -> frozenset[int]:
-    """The characters of the font, which is registered on the way."""
+    """The characters of the font; registers it on first use."""
     font = TTFont(_FONT, str(fontpkg_noto_sans.ROOT / "files" / "NotoSans[wdth,wght].ttf"))
     pdfmetrics.registerFont(font)
     return frozenset(font.face.charToGlyph)

@@ -1,4 +1,4 @@
-"""What a person reads of a document, as texts in their order; page, PDF and terminal lay them out."""
+"""The texts of a document for people, in order; PDF and terminal lay them out."""
 
 from __future__ import annotations
 
@@ -43,18 +43,17 @@ class LineGroup:
 
 
 def heading(document: Document) -> str:
-    """What kind of document it is, and its number."""
     kind = DocumentType(document["invoice_type_code"]).heading
     return f"{kind} {document['invoice_number']}" if document["invoice_number"] else f"Draft of: {kind.lower()}"
 
 
 def is_draft(document: Document) -> bool:
-    """Whether it has no number, so that nobody may ask for its amount."""
+    """A draft has no number, so nobody may ask for its amount."""
     return document["invoice_number"] is None
 
 
 def party(document: Document, role: str) -> list[str]:
-    """The lines of an address: of the `seller` or the `buyer`."""
+    """The lines of the address of the `seller` or the `buyer`."""
     facts, address = document[role], document[role][f"{role}_postal_address"]
     city = " ".join(part for part in (address["post_code"], address["city"]) if part)
     found = [facts[f"{role}_name"], address["line"], city, address["country_code"]]
@@ -68,7 +67,6 @@ def party(document: Document, role: str) -> list[str]:
 
 
 def facts_of(document: Document) -> list[Fact]:
-    """Dates and references."""
     period, preceding = document["invoicing_period"], document["preceding_invoice"] or {}
     start, end = period["invoicing_period_start_date"], period["invoicing_period_end_date"]
     found = [
@@ -85,7 +83,7 @@ def facts_of(document: Document) -> list[Fact]:
 
 
 def payment(document: Document) -> list[Fact]:
-    """How to pay; of a credit note, that there is nothing to pay."""
+    """How to pay; for a credit note, that nothing is to be paid."""
     instructions = document["payment_instructions"]
     if document["payment_terms"]:
         return [("Payment", document["payment_terms"])]
@@ -99,7 +97,7 @@ def payment(document: Document) -> list[Fact]:
 
 
 def totals(document: Document) -> list[Fact]:
-    """The sums, the last of which is what is to be paid, or is credited."""
+    """The sums; the last one is the amount due or credited."""
     currency, found = document["invoice_currency_code"], document["document_totals"]
     credited = document["invoice_type_code"] == DocumentType.CREDIT_NOTE
     return [
@@ -123,7 +121,6 @@ def vat_rows(document: Document) -> list[tuple[str, ...]]:
 
 
 def line_groups(document: Document) -> Iterator[LineGroup]:
-    """The lines by account and region."""
     for subtotal in document["subtotals"]:
         lines = document["lines"][subtotal["first_line"] - 1 : subtotal["last_line"]]
         yield LineGroup(
@@ -134,14 +131,13 @@ def line_groups(document: Document) -> Iterator[LineGroup]:
 
 
 def remarks(document: Document) -> list[str]:
-    """How the lines are to be read."""
     signs = SIGNS.get(DocumentType(document["invoice_type_code"]))
     rounded = any(line["quantity"] for line in document["lines"])
     return [*([signs] if signs else []), *([ROUNDED] if rounded else [])]
 
 
 def annex_rows(document: Document) -> Iterator[tuple[str, ...]]:
-    """Each vehicle's part of the first lines, in the columns ANNEX_COLUMNS; at most MAX_ANNEX_ENTRIES."""
+    """The vehicles' parts of the lines, in the columns ANNEX_COLUMNS; at most MAX_ANNEX_ENTRIES."""
     line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
     for entry in document["annex"][:MAX_ANNEX_ENTRIES]:
         line = line_of[entry["line"]]
@@ -159,13 +155,13 @@ def annex_rows(document: Document) -> Iterator[tuple[str, ...]]:
 
 
 def annex_note(document: Document) -> str | None:
-    """What is left out of the annex, if anything is."""
+    """How many entries the annex leaves out, if any."""
     hidden = len(document["annex"]) - MAX_ANNEX_ENTRIES
     return f"{hidden} more entries are in the CSV of this document." if hidden > 0 else None
 
 
 def provenance(document: Document) -> str:
-    """From what it was computed, who decided where a device did not say it, and by which digest it is known."""
+    """Snapshot, completeness, decisions and digest of the document."""
     certificates = document["certificates"]
     states = certificates["devices_by_state"]
     devices = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"

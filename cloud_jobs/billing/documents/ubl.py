@@ -1,9 +1,8 @@
 """A document as UBL 2.1 in the syntax binding of EN 16931: an Invoice (380, 383) or a CreditNote (381).
 
-EN 16931 has no third decimal (BR-DEC), and its published rules do not know the newest currencies (BR-CL-04), nor a tax
-of half a unit or more at a rate below half a percent (BR-CO-17). Where an amount needs a third decimal, or the currency
-or the tax is one of those, the document is written as it is and does not claim to follow EN 16931: its CustomizationID
-is that of plain UBL.
+The published rules of EN 16931 have no third decimal (BR-DEC), no new currencies (BR-CL-04), and no tax of half a unit
+or more at a rate below half a percent (BR-CO-17). Such a document is written as it is, with the CustomizationID of
+plain UBL.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ def to_ubl(document: Document) -> bytes:
 
 
 def _aggregate(parent: Element, *names: str) -> Element:
-    """The innermost of nested elements."""
+    """Nested elements; returns the innermost."""
     for name in names:
         parent = SubElement(parent, _AGGREGATE + name)
     return parent
 
 
 def _basic(parent: Element, name: str, text: Any, **attributes: str) -> None:
-    """A value, if there is one."""
+    """A value; None adds nothing."""
     if text is not None:
         SubElement(parent, _BASIC + name, attributes).text = str(text)
 
@@ -88,7 +87,7 @@ def _header(root: Element, document: Document, name: str, *, credit: bool) -> No
 
 
 def _fits(document: Document) -> bool:
-    """Whether EN 16931 knows the currency, no amount needs more decimals than it has, and its rules take each rate."""
+    """Whether the published rules accept currency, decimals and rates."""
     if document["invoice_currency_code"] in NEWER_CURRENCIES:
         return False
     if not all(_takes_rate(vat) for vat in document["vat_breakdown"]):
@@ -102,7 +101,7 @@ def _fits(document: Document) -> bool:
 
 
 def _takes_rate(vat: Document) -> bool:
-    """BR-CO-17 as published: rate and tax are rounded to whole numbers, and where the rate is 0, the tax has to be."""
+    """BR-CO-17 as published rounds rate and tax to whole numbers; a rate of 0 needs a tax of 0."""
     rate, tax = Decimal(vat["vat_category_rate"] or 0), Decimal(vat["vat_category_tax_amount"]["text"])
     return rate >= _HALF or abs(tax) < _HALF
 
@@ -123,7 +122,7 @@ def _party(parent: Element, document: Document, role: str) -> None:
 
 
 def _subject_to_vat(document: Document) -> bool:
-    """A document about what is not subject to VAT has nobody's VAT id (BR-O-02)."""
+    """A document that is not subject to VAT has no VAT ids (BR-O-02)."""
     return all(vat["vat_category_code"] != VatCategory.OUT_OF_SCOPE for vat in document["vat_breakdown"])
 
 
@@ -193,7 +192,7 @@ def _line(element: Element, line: Document, document: Document, *, credit: bool)
 
 
 def _properties(line: Document) -> list[tuple[str, str]]:
-    """BG-32: what the line is about, where EN 16931 has no term for it."""
+    """BG-32: facts of the line for which EN 16931 has no term."""
     quantity = line["quantity"]
     found = [("Account", line["account_name"]), ("Region", line["region"]), ("Price", line["price"])]
     if line["vehicles"]:

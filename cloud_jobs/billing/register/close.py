@@ -1,8 +1,8 @@
 """The closing of a period for many payers: the caller resolves contracts, tasks rate and write, the caller commits.
 
 Nothing is shuffled: each task reads the usage of its payers' devices at the snapshot and writes the files of its
-result. Lines and certificates are committed first; they count from the one commit of `closings` that names their run.
-What a run that died has written is named by nothing.
+result. Lines and certificates are committed first; they count once a commit of `closings` names their run. Files of a
+run that died are never named.
 """
 
 from __future__ import annotations
@@ -70,8 +70,10 @@ from cloud_jobs.lake.tables import Lake, row_fault_as_error
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Nothing that the block makes is in a cycle: it is freed by its counts alone, and not looked through again and
-    again. For bounded work: a cycle that it makes all the same is held until the block ends."""
+    """Pauses the garbage collector for work that creates many objects without cycles.
+
+    A cycle that the block creates is kept until the block ends.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -93,7 +95,7 @@ _EACH_PAYER: Final = 5
 
 
 def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[PayerContract]]:
-    """About `tasks` groups, more of what is much, and one of what is little; a payer is in one."""
+    """About `tasks` groups of payers: more if there are many devices, one if there are few."""
     # usage lies in the order of devices, so neighbours are in the same files
     in_order = sorted(contracts, key=lambda one: (one.assigned[:1], one.id))
     weights = [len(one.assigned) + _EACH_PAYER for one in in_order]
@@ -111,7 +113,7 @@ def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[Pa
 
 
 def device_parts(contracts: Sequence[PayerContract], rows_each: int = 0) -> Iterator[list[TenantDevice]]:
-    """The devices of some payers, each once, in parts that can be read at once, if a device has so many rows."""
+    """The distinct devices of some payers, in parts whose rows fit in memory. `rows_each`: rows of one device."""
     devices = sorted({device for contract in contracts for device in contract.devices})
     # few parts: each looks into every file of the period that may have a row of it
     at_once = min(DEVICES_AT_ONCE, max(_ROWS_AT_ONCE // max(rows_each, 1), 1))
@@ -120,9 +122,8 @@ def device_parts(contracts: Sequence[PayerContract], rows_each: int = 0) -> Iter
 
 
 class UsagePart(NamedTuple):
-    """Rows of usage of some devices. `payers`: whose they are, in order; `payers_of`: those of each device.
-
-    `span`: the first and the last moment of the rows.
+    """Usage rows of some devices, with the payers of all of them, sorted, and of each. `span`: first and last
+    moment.
     """
 
     devices: list[TenantDevice]
@@ -135,7 +136,7 @@ class UsagePart(NamedTuple):
 def usage_parts(
     lake: Lake, state: LakeState, contracts: Sequence[PayerContract], columns: Sequence[str]
 ) -> Iterator[UsagePart]:
-    """What the devices of some payers used in all their periods, part by part."""
+    """The usage of some payers' devices in all their periods, part by part."""
     # a device may have several payers in one period, one after the other
     payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
     for one in contracts:
@@ -154,7 +155,7 @@ def usage_parts(
 
 
 def closed_former(register: Register, run: ClosingRun, days: Days, payers: Collection[str]) -> dict[str, ClosedPayer]:
-    """The closings, by payer, of former payers that have one to be taken back. Raises LakeError, RegisterDamaged."""
+    """Closings of nothing for former payers, by payer. Raises LakeError, RegisterDamaged."""
     if not payers:
         return {}
     ledger = Ledger(register.documents(payers, first_day=days[0], last_day=days[1]))
@@ -166,8 +167,7 @@ def closed_former(register: Register, run: ClosingRun, days: Days, payers: Colle
 
 
 def _last_charged(ledger: Ledger, days: Days, payer: str, closings: Sequence[Closing]) -> Closing:
-    """The closing of a payer that is to be taken back: the one that is posted, or the newest that would be; or the
-    newest that holds up the period for nothing now."""
+    """The closing to take back: the posted one, else the newest that is not blocked, else the newest."""
     charged = [one for one in closings if one.outcome is not ClosingState.BLOCKED]
     posted = [
         one.closing for one in ledger.standing(payer) if (one.invoice.key.first_day, one.invoice.key.last_day) == days
@@ -176,9 +176,9 @@ def _last_charged(ledger: Ledger, days: Days, payer: str, closings: Sequence[Clo
 
 
 def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
-    """The closing of a former payer: nothing is owed, by the terms of what was.
+    """The closing of a former payer: nothing is owed, under the terms of the posted closing.
 
-    It is final: whose devices they are now, and whether those have said all, is for who pays for them.
+    It is final, because the completeness of the devices concerns whoever pays for them now.
     """
     nothing = charge_columns(())
     closing = replace(
@@ -220,7 +220,7 @@ _MAX_UNBILLED: Final = 5
 
 
 class ClosedGroup(NamedTuple):
-    """What a task has made of a group of payers: closings (their numbers are still 0), and the files it has written."""
+    """The result of a task: closings (their numbers are still 0) and the files that it wrote."""
 
     closings: list[Closing]
     lines: list[DataFile]
@@ -235,7 +235,7 @@ TakeDevices = Callable[[Sequence[TenantDevice]], None]
 
 @dataclass(slots=True)
 class _Used:
-    """What a payer's devices used, added up over parts of its devices."""
+    """The usage of a payer's devices, added up over parts of them."""
 
     cells: list[Cell] = field(default_factory=list)
     metered: dict[MeteredKey, MeteredRows] = field(default_factory=dict)
@@ -245,7 +245,7 @@ class _Used:
 
 @dataclass(frozen=True, slots=True)
 class _UsageReader:
-    """Reads what payers' devices used at a snapshot, and whether it counts the records."""
+    """Reads the usage of payers' devices at a snapshot, and compares it with the records."""
 
     lake: Lake
     snapshot: Snapshot
@@ -253,7 +253,7 @@ class _UsageReader:
     miscounted: Mapping[TenantDevice, tuple[int, int]] = field(default_factory=dict)
 
     def read(self, contracts: Sequence[PayerContract]) -> dict[str, _Used]:
-        """What each payer's devices used. Raises BillingError for what cannot be taken of one of them."""
+        """The usage of each payer's devices. Raises BillingError if the usage of any of them cannot be rated."""
         used = {one.id: _Used() for one in contracts}
         columns = rated_columns(contracts)
         agreed = {one.id: one for one in contracts}
@@ -282,7 +282,7 @@ def _add_records(used: Mapping[str, _Used], payers_of: Mapping[TenantDevice, lis
 
 
 def run_here(work: Work, groups: Sequence[Sequence[PayerContract]]) -> Sequence[ClosedGroup]:
-    """Each group in this process, one after the other."""
+    """Runs the groups in this process, one after the other."""
     return [work(group) for group in groups]
 
 
@@ -298,15 +298,13 @@ def close_period(
     against_records: bool = True,
     unbilled: TakeDevices | None = None,
 ) -> list[Closing]:
-    """Closes some days for some payers, or for all, each by its own clocks; the closings, by payer.
+    """Closes local days of some payers, or of all; returns the closings by payer.
 
-    `against_records`: False is for a lake that is made of usage alone, to measure rating; no command has it, and no
-    total of records is among those of its closings.
-    `unbilled`: takes the devices that used something in these days and that no account has which can be billed, if
-    there are some, and all payers are closed.
+    `against_records`: False leaves out the comparison with records, for benchmarks of a lake that has usage alone.
+    `unbilled`: receives the devices with usage in these days that no billable account has, when all payers are closed.
 
-    Raises UnknownPayer for one that was asked for and never pays; NoPayer if none was asked for, and there is none;
-    BadPeriod, LakeError, CommitConflict, CommitFailed, StoreUnavailable: then nothing is closed.
+    Raises UnknownPayer for a requested account that never pays; NoPayer if no account pays for these days; BadPeriod,
+    LakeError, CommitConflict, CommitFailed, StoreUnavailable. After an error nothing is closed.
     """
     with gc_disabled():
         contracts, refused = contracts_of(lake, snapshot, days, payers, run)
@@ -336,14 +334,13 @@ def close_period(
 
 
 def _unbilled(lake: Lake, snapshot: Snapshot, days: Days, contracts: Sequence[PayerContract]) -> list[TenantDevice]:
-    """The devices that used something in the days of a closing, and that no closed payer has for any of them."""
+    """The devices with usage in these days that no closed payer has on any of them."""
     periods = [one.period for one in contracts] or [BillingPeriod("UTC", *days)]
     start, end = min(one.start for one in periods), max(one.end for one in periods)
     return sorted({*used_devices(lake, snapshot, start, end)} - {device for one in contracts for device in one.devices})
 
 
 def unbilled_text(devices: Sequence[TenantDevice]) -> str:
-    """What a clerk has to know of them, with the first names."""
     names = [f"{one.tenant}/{one.device}" for one in devices[:_MAX_UNBILLED]]
     names += [f"and {len(devices) - _MAX_UNBILLED:,} more"] if len(devices) > _MAX_UNBILLED else []
     return f"usage without an account in this period: {', '.join(names)}; `waybill reconcile` shows the amount"
@@ -352,10 +349,10 @@ def unbilled_text(devices: Sequence[TenantDevice]) -> str:
 def contracts_of(
     lake: Lake, snapshot: Snapshot, days: Days, payers: Collection[str] | None, run: ClosingRun
 ) -> tuple[list[PayerContract], list[ClosedPayer]]:
-    """What was agreed with each payer for its local days, and the closings of those with whom nothing clear was.
+    """The contracts of payers for their local days, and blocked closings of those without one.
 
-    Also of those who were closed for these days and pay for none of them any more: nothing is owed by them.
-    Raises BadPeriod for days that there are in no time zone, UnknownPayer.
+    Accounts that were closed for these days and no longer pay get a closing of nothing. Raises BadPeriod for days that
+    exist in no time zone, UnknownPayer.
     """
     # what no clock has at all is no payer's fault
     BillingPeriod("UTC", *days)
@@ -395,7 +392,7 @@ def contracts_of(
 
 
 def _pays_nothing(fault: BillingError) -> bool:
-    """Whether all that is wrong is that it pays for none of the days: as one listed for a day around the period."""
+    """Whether the only fault is that the account pays for none of the days."""
     faults = fault.faults if isinstance(fault, BlockedPayer) else [fault]
     return all(isinstance(one, UnknownPayer) for one in faults)
 
@@ -403,7 +400,7 @@ def _pays_nothing(fault: BillingError) -> bool:
 def close_group(
     lake: Lake, snapshot: Snapshot, run: ClosingRun, fences: ClosingFences, *, against_records: bool = True
 ) -> Work:
-    """A function that closes a group of payers and writes its lines and certificates."""
+    """The function that closes a group of payers and writes its lines and certificates."""
     wrong = miscounted(lake, snapshot) if against_records else {}
     reader = _UsageReader(lake, snapshot, against_records=against_records, miscounted=wrong)
 
@@ -460,7 +457,7 @@ def _closed_group(
 def _certificates(
     lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract]
 ) -> dict[tuple[str, TenantDevice], DeviceCertificate]:
-    """Of each payer and device, for the time in which the device is the payer's: what others owe is theirs."""
+    """The certificate of each payer's device for the time in which the device is the payer's."""
     found: dict[tuple[str, TenantDevice], DeviceCertificate] = {}
     payers_of: dict[TenantDevice, list[PayerContract]] = defaultdict(list)
     for one in contracts:

@@ -1,4 +1,4 @@
-"""The closing of one payer: its charges, its certificates and its control totals, and whether that is final. Pure."""
+"""The closing of one payer from its charges, certificates and control totals. Pure."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _OTHER: Final = "usage was computed with other fences than those of the snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingFences:
-    """`refused`: publications of fences that cannot be used, in words; what they were to replace was metered.
+    """`refused`: unusable fence publications, as text; the versions before them were metered.
 
-    `open_end`: why no closing is final; None: usage was computed with the fences of the snapshot.
+    `open_end`: why no closing is final; None if usage was computed with the fences of the snapshot.
     """
 
     refused: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class ClosingFences:
 
 
 def closing_fences(lake: Lake, snapshot: LakeState) -> ClosingFences:
-    """The fences of a snapshot, as every closing of it sees them. Raises LakeError."""
+    """The state of the fences at a snapshot, for all of its closings. Raises LakeError."""
     found = published_fences(reference_rows(lake, snapshot, "fence"))
     # usage that was never computed states nothing; without fences there is nothing that it could lack
     is_same = (
@@ -75,7 +75,7 @@ _MAX_NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRun:
-    """One run of the closing. `name`: under which its files are written, that no other run has."""
+    """One run of a closing. `name`: unique; the run's files carry it."""
 
     name: str
     snapshot: int
@@ -85,7 +85,7 @@ class ClosingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedPayer:
-    """A closing (its `number` is 0 until it is committed), with what is written beside it."""
+    """A closing (its `number` is 0 until it is committed), with its charges and certificates."""
 
     closing: Closing
     charges: Columns
@@ -101,7 +101,6 @@ def closed(
     totals: Sequence[ControlTotal],
     fences: ClosingFences,
 ) -> ClosedPayer:
-    """The closing of a payer that could be rated."""
     period, seller = contract.period, contract.seller
     # in one order, whichever task they come from: the digest is over all of them
     certificates = sorted(certificates, key=lambda one: one.of_device)
@@ -192,7 +191,7 @@ def _unknown(counts: Mapping[str, int]) -> str:
 
 
 def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
-    """The decisions that certificates rest on, in words."""
+    """The decisions that certificates rely on, as text."""
     # of many devices: a fleet that was sold is closed device by device
     return _named(
         [
@@ -205,14 +204,16 @@ def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
 
 
 def _named(found: Sequence[str]) -> tuple[str, ...]:
-    """So many that a page can hold them."""
+    """Shortened to what fits on a page."""
     more = len(found) - _MAX_NAMED
     return (*found[:_MAX_NAMED], *([f"and {more:,} more, as their certificates say"] if more > 0 else []))
 
 
 def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing:
-    """With the digest of what its invoice says of the charges, made while they are in memory; blocked if no valid
-    invoice can be made: that is known before anybody numbers it."""
+    """The closing with the digest of its invoice's body, or blocked if no valid invoice can be made.
+
+    Checked here, so that nothing is numbered that cannot be issued.
+    """
     try:
         body = document_body([rated], kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names)
         closing_head(closing, parties, [rated.owed], body.digest)
@@ -231,9 +232,9 @@ def blocked(
     *,
     contract: PayerContract | None = None,
 ) -> ClosedPayer:
-    """The closing of a payer for which there is no sum; `contract`: None if that is what is wrong.
+    """A closing without a sum. `contract`: None if the contract is at fault.
 
-    `days`: the first and the last; perhaps the clocks of the time zone never showed them.
+    `days`: first and last; the clocks of the time zone may have skipped them.
     """
     seller = None if contract is None else contract.seller
     nothing: dict[str, Any] = {}

@@ -1,4 +1,6 @@
-"""A closing: what a payer owes for a period by one snapshot, and whether that is final. The lines lie beside it."""
+"""A closing: what a payer owes for a period at one snapshot, and whether that is final. Its lines are stored
+separately.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ Days = tuple[date, date]
 
 
 class ClosingState(StrEnum):
-    """Whether a closing can be issued. Final: nothing can come any more that somebody did not decide to leave out."""
+    """Whether a closing can be issued. Final: nothing more can arrive, except what a decision excludes."""
 
     FINAL = "final"
     PROVISIONAL = "provisional"
@@ -37,14 +39,14 @@ class ClosingState(StrEnum):
 
 
 class RegisterKey(NamedTuple):
-    """By what a closing is found: the ids of all payers of one run are the same."""
+    """Identifies a closing; the ids of all payers of one run are the same."""
 
     payer: str
     id: str
 
 
 class PeriodKey(NamedTuple):
-    """Under what the register keeps a period: seller, payer, first and last local day, both included."""
+    """The register's key of a period: seller, payer, first and last local day, both included."""
 
     legal_entity: str
     payer: str
@@ -53,7 +55,6 @@ class PeriodKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The days, as a period is written."""
         return days_text(self.first_day, self.last_day)
 
     def overlaps(self, other: PeriodKey) -> bool:
@@ -63,15 +64,14 @@ class PeriodKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What the register knows of a closing without its lines. Amounts in minor units of `currency`.
+    """A closing without its lines. Amounts in minor units of `currency`.
 
-    `snapshot`: its number; of two closings that of the later snapshot counts, of one snapshot the one that was
-    committed later (`number`, counted from 1). `period_start`, `period_end`: the first moment of the period and the
-    first one after it, in UTC. `run`: under which name its lines and certificates were written. `reasons`: why it is
-    not final. `charges`: how many there are. `lines_digest`: SHA-256 (hex) over their columns, see `rows`.
-    `body_digest`: of what its invoice says of them ("": no valid one can be made). `number_prefix`: of the seller's
-    numbers. `taxes`, `control_totals`, `parties`: canonical JSON. `contract_digest`: of what was agreed with the payer,
-    or of why nothing was; `decisions`: the numbers of those that its certificates rest on.
+    `snapshot`: its number. The newest closing is that of the latest snapshot; of one snapshot, that of the latest
+    commit (`number`, from 1). `period_start`, `period_end`: in UTC, the end excluded. `run`: the name of its lines and
+    certificates. `reasons`: why it is not final. `lines_digest`: SHA-256 (hex) over the columns of its charges.
+    `body_digest`: of its invoice's body ("": no valid invoice). `taxes`, `control_totals`, `parties`: canonical JSON.
+    `contract_digest`: of the contract, or of why there is none. `decisions`: numbers of those that its certificates
+    rely on.
     """
 
     key: PeriodKey
@@ -100,22 +100,21 @@ class Closing:
 
     @property
     def id(self) -> str:
-        """By which documents name it: the snapshot, the days and the run that made it."""
+        """Snapshot, days and run."""
         return f"{self.snapshot_id}/{self.key.first_day}/{self.key.last_day}/{self.run}"
 
     def owes_as(self, other: Closing) -> bool:
-        """Whether both are of the same charges and the same tax."""
+        """Whether both have the same charges and tax."""
         of_each = ((one.currency, one.lines_digest, one.tax_minor, one.taxes) for one in (self, other))
         return len({*of_each}) == 1
 
     @property
     def in_register(self) -> RegisterKey:
-        """By what it is found."""
         return RegisterKey(self.key.payer, self.id)
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The highest of a period is its newest."""
+        """The newest closing of a period has the highest rank."""
         return self.snapshot, self.number
 
 
@@ -147,9 +146,9 @@ class ClosingNotes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parties:
-    """Seller and buyer in the versions of the period's end. `names`: of the buyer's children, by account id.
+    """Seller and buyer as of the period's end. `names`: of the buyer's children, by account id.
 
-    `devices_by_state`: of how many devices the records are complete, and so on.
+    `devices_by_state`: number of devices by state of completeness.
     """
 
     seller: LegalEntity
@@ -160,7 +159,7 @@ class Parties:
 
     @property
     def text(self) -> str:
-        """Canonical JSON. Without the devices, of which the charges say all that was billed."""
+        """Canonical JSON, without devices: the charges name those that were billed."""
         return canonical_text(
             {
                 "seller": self.seller.model_dump(mode="json"),
@@ -173,7 +172,7 @@ class Parties:
 
     @classmethod
     def parse(cls, text: str) -> Parties:
-        """What `text` wrote. Raises ValueError."""
+        """Raises ValueError."""
         found = json.loads(text)
         return cls(
             seller=_seller(canonical_text(found["seller"])),
@@ -205,9 +204,9 @@ def closing_head(
     preceding: PrecedingInvoice | None = None,
     reason: str = "",
 ) -> Document:
-    """The head of the document over what is owed, by the terms of a closing; without a number: of a draft.
+    """The head of a document under the terms of a closing; without a number, of a draft.
 
-    Raises DocumentError for contracts that no valid document can be made of.
+    Raises DocumentError for contracts that allow no valid document.
     """
     due = issue_date and issue_date + timedelta(days=parties.seller.payment_days)
     return document_head(

@@ -1,4 +1,4 @@
-"""`waybill bill`: close a period, issue and adjust its invoices, void one, and look at what there is."""
+"""`waybill bill`: close a period, issue and adjust its invoices, void one, and show closings and documents."""
 
 from __future__ import annotations
 
@@ -45,10 +45,9 @@ from waybill.settings import printable_json
 def write_issued(
     register: Register, documents: Iterable[IssuedDocument], folder: Path, forms: Collection[Form]
 ) -> Iterator[str]:
-    """Write documents into a folder in some forms, one after the other; yields what is said of each that could not be
-    written: it is in the register all the same.
+    """Writes documents into a folder, one after the other; yields a message for each that could not be written.
 
-    Raises RegisterDamaged, LakeError, StoreUnavailable.
+    Those documents are issued all the same. Raises RegisterDamaged, LakeError, StoreUnavailable.
     """
     for one in documents:
         made = issued_document(register, one.number)
@@ -88,7 +87,7 @@ _ID: Final = TypeAdapter(Id)
 
 
 def payer_id(text: str) -> str:
-    """The id of an account that somebody wrote. Raises BadParameter."""
+    """Raises BadParameter for a text that is no account id."""
     try:
         return _ID.validate_python(text)
     except ValidationError as error:
@@ -96,7 +95,7 @@ def payer_id(text: str) -> str:
 
 
 def period_text(text: str) -> str:
-    """The days that somebody wrote, before anything is done with them. Raises BadParameter."""
+    """Raises BadParameter for a text that is no period."""
     try:
         days_of(text)
     except BadPeriod as error:
@@ -336,7 +335,7 @@ def _lake(text: str) -> Lake:
 
 
 def days_of(text: str) -> Days:
-    """The days that a period names; whose clocks they are by is the payer's."""
+    """First and last day of a period; the time zone is the payer's."""
     period = BillingPeriod.parse(text, "UTC")
     return period.first_day, period.last_day
 
@@ -363,7 +362,7 @@ def _post(
     form: list[Form] | None,
     as_json: bool,
 ) -> None:
-    """Posts, and says what was posted, of whom nothing was, and why; what was done before is no failure."""
+    """Posts, then prints the documents and the refusals. What was already done is no failure."""
     register, days = Register(_lake(lake)), days_of(period)
     if out is None and form:
         raise typer.BadParameter("formats need a folder: add --out")

@@ -1,6 +1,6 @@
-"""Sums that must agree before a closing is final: of records, usage, cells, charges of each meter, accounts and payer.
+"""Sums that must agree before a closing is final: of records, usage, cells, charges, accounts and payer.
 
-What is counted twice or left out anywhere between the records and the payer's total is found here, and where.
+They find what is counted twice or left out between the records and the payer's total, and where.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class DayDifference(NamedTuple):
 
 
 class MeteredRecords(NamedTuple):
-    """How many there are of COUNTED, by tenant, device and day, and every device and day where something differs.
+    """The sums of COUNTED by tenant, device and day, and every device and day that differs.
 
-    `recorded`: by the table of records; `metered`: by the rows of usage that are of whole devices. `covered`: how many
-    records are there that usage covers, also on days of which positions are erased.
+    `recorded`: from the table of records; `metered`: from usage rows of whole devices. `covered`: records that usage
+    covers, including those of devices with erased positions.
     """
 
     recorded: pa.Table
@@ -71,20 +71,20 @@ class MeteredRecords(NamedTuple):
 
     @property
     def sums(self) -> dict[str, tuple[int, int]]:
-        """Of each of COUNTED how much was recorded and metered in all."""
+        """The recorded and the metered sum of each of COUNTED."""
         return {
             name: (int(pc.sum(self.recorded[name]).as_py() or 0), int(pc.sum(self.metered[name]).as_py() or 0))
             for name in COUNTED
         }
 
     def records_of(self) -> dict[TenantDevice, tuple[int, int]]:
-        """How many records each device has, and how many are metered."""
+        """The recorded and the metered number of records of each device."""
         sides = (_by_device(self.recorded), _by_device(self.metered))
         return {device: (sides[0].get(device, 0), sides[1].get(device, 0)) for device in {**sides[0], **sides[1]}}
 
 
 def whole_hours(hours: tuple[datetime, datetime]) -> tuple[datetime, datetime]:
-    """The hours of usage that have a moment of [start, end): where the first begins, and where the last ends."""
+    """The start of the first hour and the end of the last hour that overlap [start, end)."""
     start, last = hours[0], hours[1] - timedelta.resolution
     begin, of_last = (one.astimezone(UTC).replace(minute=0, second=0, microsecond=0) for one in (start, last))
     return begin, of_last + _HOUR
@@ -97,10 +97,10 @@ def compare_records(
     usage: pa.Table,
     hours: tuple[datetime, datetime],
 ) -> MeteredRecords:
-    """The records that usage covers at a snapshot beside the rows of usage that count them.
+    """Compares the records that usage covers at a snapshot with the usage rows that count them.
 
-    `usage`: `usage_rows` of these devices for the hours with a moment between the two of `hours`, both included.
-    Devices whose positions of these hours are erased are on neither side. Raises LakeError.
+    `usage`: `usage_rows` of these devices for the hours that overlap `hours`, both ends included. Devices whose
+    positions of these hours are erased are left out on both sides. Raises LakeError.
     """
     begin, end = whole_hours((hours[0], hours[1] + timedelta.resolution))
     # also erasures declared since the snapshot: a read at it has no such position any more
@@ -119,7 +119,7 @@ def _is_erased(erasures: Erasures, device: TenantDevice, begin: datetime) -> boo
 
 
 def seq_counts(texts: pa.ChunkedArray) -> NDArray[np.int64]:
-    """How many records each text of seq ranges names. Texts are read as bytes: none is parsed by itself."""
+    """The number of records in each text of seq ranges, counted on bytes: parsing each text would be too slow."""
     joined = pa.concat_arrays([pa.array([], pa.string()), *texts.cast(pa.string()).chunks])
     _, offsets, data = joined.buffers()
     ends = np.frombuffer(offsets, np.int32)[joined.offset : joined.offset + len(joined) + 1]
@@ -235,7 +235,7 @@ _INFERRED: Final = "inferred_entries"
 
 
 class Held(NamedTuple):
-    """From which quarter of an hour (since 1970) until which one (excluded) whose device it is."""
+    """Who has a device from `begin` until `end` (excluded), in quarters of an hour since 1970."""
 
     begin: int
     end: int
@@ -244,10 +244,9 @@ class Held(NamedTuple):
 
 
 def assigned_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> dict[str, Counter[tuple[str, Meter]]]:
-    """For each payer the quantities of its accounts, by account and meter; active days are left out, and inferred
-    entries of accounts that have no price for them.
+    """For each payer the quantities by account and meter, without active days and unsold inferred entries.
 
-    `usage`: rows in force, in the order of tenant and device. Rows of other devices are passed over.
+    `usage`: rows in force, ordered by tenant and device. Rows of other devices are ignored.
     """
     sums: dict[str, Counter[tuple[str, Meter]]] = {contract.id: Counter() for contract in contracts}
     sums |= held_usage(held_by(contracts), usage)
@@ -262,7 +261,7 @@ def assigned_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> dict[
 def held_usage(
     held: Mapping[TenantDevice, Sequence[Held]], usage: pa.Table
 ) -> defaultdict[str, Counter[tuple[str, Meter]]]:
-    """`assigned_usage` of devices of which it is known whose they are."""
+    """`assigned_usage` for known holders of devices."""
     sums: defaultdict[str, Counter[tuple[str, Meter]]] = defaultdict(Counter)
     if not usage.num_rows:
         return sums
@@ -288,7 +287,7 @@ def held_usage(
 
 
 def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
-    """What each row counts of each meter, by quarters."""
+    """For each meter the quantities of all rows, by quarter."""
     # rows of the whole device count what has no zone, and those of zones the rest
     whole = pc.equal(usage["zone"], WHOLE_DEVICE).to_numpy(zero_copy_only=False)[:, None]
     return {
@@ -299,7 +298,7 @@ def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
 
 
 def held_by(contracts: Sequence[PayerContract]) -> dict[TenantDevice, list[Held]]:
-    """Whose each device is, and when, within the periods of contracts."""
+    """The holders of each device within the periods of some contracts."""
     found: dict[TenantDevice, list[Held]] = defaultdict(list)
     for contract in contracts:
         for terms in contract.accounts:
@@ -310,7 +309,7 @@ def held_by(contracts: Sequence[PayerContract]) -> dict[TenantDevice, list[Held]
 
 
 def _device_starts(usage: pa.Table) -> tuple[list[TenantDevice], NDArray[np.int64]]:
-    """The devices in their order, and where the rows of each begin."""
+    """The devices in order, and the index of the first row of each."""
     tenant, device = (usage[name].combine_chunks() for name in ("tenant", "device"))
     changes = np.ones(usage.num_rows, np.bool_)
     same = pc.and_(pc.equal(tenant[1:], tenant[:-1]), pc.equal(device[1:], device[:-1]))
@@ -338,7 +337,6 @@ class ControlTotal(NamedTuple):
 
     @property
     def fault(self) -> str | None:
-        """What is wrong; None: nothing."""
         if self.expected == self.found:
             return None
         return f"{self.name} of {self.place}: {self.found} instead of {self.expected}"
@@ -346,7 +344,7 @@ class ControlTotal(NamedTuple):
 
 @dataclass(slots=True)
 class RecordSums:
-    """The records of a payer's devices, and those that usage counts, added up over parts of the devices."""
+    """The records of a payer's devices and those that usage counts, added up over parts of the devices."""
 
     recorded: int = 0
     metered: int = 0
@@ -356,9 +354,9 @@ class RecordSums:
 def record_totals(
     payer: str, sums: RecordSums, miscounted: Mapping[TenantDevice, tuple[int, int]]
 ) -> tuple[ControlTotal, ...]:
-    """The totals of the records of a payer's devices, and of each device and day that differs, the first ones.
+    """The totals of records: of the payer, and of the first devices and days that differ.
 
-    `miscounted`: of its devices those of which the centre has not as many records as it received, of any period.
+    `miscounted`: its devices of which the centre has another number of records than it received, in any period.
     """
     differing = [
         ControlTotal(
@@ -378,9 +376,9 @@ def record_totals(
 def control_totals(
     contract: PayerContract, usage: Sums, cells: Iterable[Cell], rated: RatedAccount
 ) -> tuple[ControlTotal, ...]:
-    """The totals of a payer and period; `usage`: what was assigned to its accounts, summed apart from rating.
+    """The totals of a payer and period. `usage`: quantities of its accounts, summed independently of rating.
 
-    Active days are counted, not summed: of them only what is rated is compared.
+    Active days are counted, not summed; only their charges are compared.
     """
     sold = sold_meters(contract)
     assigned: Counter[tuple[str, Meter]] = Counter()
@@ -416,7 +414,7 @@ def _amount(charges: Iterable[Charge], accounts: set[str]) -> int:
 
 
 def sold_meters(contract: PayerContract) -> set[tuple[str, int, Meter]]:
-    """The meters that have a price, by account and version of its tariff."""
+    """The meters that have a price, by account and tariff version."""
     return {
         (terms.id, version, price.meter)
         for terms in contract.accounts

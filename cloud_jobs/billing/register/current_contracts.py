@@ -1,4 +1,4 @@
-"""What closings rest on, as it is now or at a snapshot: contracts by their digest, and decisions that still stand."""
+"""Whether a closing still matches the current contracts and decisions."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ def contracts_above(reference: pa.Table, accounts: Collection[str]) -> Contracts
 
 
 def contract_digest(contract: PayerContract | BillingError) -> str:
-    """What stands in a closing for the contract that it was made by."""
     return contract.digest if isinstance(contract, PayerContract) else digest_of(str(contract))
 
 
 class CurrentContracts:
-    """Whether closings are to be made again before anything is posted, or said of them. Raises LakeError."""
+    """Decides whether closings must be made again. Raises LakeError."""
 
     def __init__(self, lake: Lake, state: LakeState | None = None) -> None:
-        """`state`: what is known; None: all that there is."""
+        """`state`: compare with this state of the lake; None: with the newest."""
         self._lake, self._state = lake, state
         self._known: list[Condition] = [] if state is None else [("commit_number", "<=", state.reference_commit)]
         self._decided: list[Condition] = [] if state is None else [("number", "<=", state.decisions_number)]
@@ -53,22 +52,23 @@ class CurrentContracts:
         self._digests: dict[tuple[str, Days], str] = {}
 
     def are_newer(self, snapshot: int) -> bool:
-        """Whether contracts were published since a snapshot, or may have been, as nobody knows it any more."""
+        """Whether contracts were published since a snapshot, or the snapshot is unknown."""
         return self._commit_of(snapshot) < self._newest_commit
 
     def fences_are_newer(self, snapshot: int) -> bool:
-        """Whether a fence was published since a snapshot, or may have been, or usage has other fences than then."""
+        """Whether a fence was published since a snapshot, the snapshot is unknown, or usage has other fences than
+        then.
+        """
         if self._commit_of(snapshot) < self._newest_fence:
             return True
         then = self._snapshots.get(snapshot)
         return then is not None and self._state is not None and then.usage_fences != self._state.usage_fences
 
     def contract(self, payer: str, days: Days) -> PayerContract | BillingError:
-        """The contract of a payer, or why there is none."""
         return agreed_with(self._contracts, payer, days)
 
     def differ(self, closing: Closing) -> bool:
-        """Whether a closing was made by another contract."""
+        """Whether a closing was made under another contract."""
         if not self.are_newer(closing.snapshot):
             return False
         asked = closing.key.payer, (closing.key.first_day, closing.key.last_day)
@@ -77,7 +77,7 @@ class CurrentContracts:
         return self._digests[asked] != closing.contract_digest
 
     def fault(self, closing: Closing) -> str:
-        """Why a closing is to be made again; "": what it rests on still holds."""
+        """Why a closing must be made again; "" if it need not."""
         if self.differ(closing):
             return "contracts were published since it was closed"
         withdrawn = self._withdrawn.intersection(closing.decisions)
@@ -96,11 +96,11 @@ class CurrentContracts:
         return self._newest_of(["fence"])
 
     def _commit_of(self, snapshot: int) -> int:
-        """The newest commit of the reference data that a snapshot has seen; 0: nobody knows it any more."""
+        """The newest commit of reference data that a snapshot contains; 0 if the snapshot is unknown."""
         return self._snapshots[snapshot].reference_commit if snapshot in self._snapshots else 0
 
     def _newest_of(self, kinds: list[str]) -> int:
-        """The newest commit with a publication of these kinds; 0: none."""
+        """The newest commit with a publication of these kinds; 0 if there is none."""
         where = [("kind", "in", kinds), *self._known]
         return pc.max(self._lake.rows("reference", ["commit_number"], where=where)["commit_number"]).as_py() or 0
 

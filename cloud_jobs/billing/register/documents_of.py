@@ -1,4 +1,4 @@
-"""From the register's rows to documents: the same rows give the same bytes, today and in years."""
+"""Documents from rows of the register: the same rows always give the same bytes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cloud_jobs.lake.tables import row_fault_as_error
 
 
 class DocumentMaker:
-    """Makes the documents of entries from their closings. Holds the charges of those closings that were loaded."""
+    """Makes documents from their closings. Keeps the charges of the loaded closings."""
 
     def __init__(self, register: Register) -> None:
         self._register = register
         self._rated: dict[RegisterKey, RatedAccount] = {}
 
     def check(self, closings: Collection[Closing]) -> None:
-        """That the charges of some closings are there. Raises LakeError, RegisterDamaged."""
+        """Checks that the charges of some closings exist. Raises LakeError, RegisterDamaged."""
         self._register.check_charges(closings)
 
     def load(self, closings: Collection[Closing]) -> None:
-        """Reads the charges of some closings, instead of those before. Raises LakeError, RegisterDamaged."""
+        """Replaces the loaded charges by those of these closings. Raises LakeError, RegisterDamaged."""
         charges = self._register.charges_of(closings)
         self._rated = {}
         for one in closings:
@@ -50,11 +50,11 @@ class DocumentMaker:
 
     @property
     def charges(self) -> dict[RegisterKey, Sequence[Charge]]:
-        """Of each closing that was loaded its charges."""
+        """The charges of each loaded closing."""
         return {key: rated.charges for key, rated in self._rated.items()}
 
     def change(self, before: Closing, after: Closing) -> PostedChange:
-        """What one closing changes of another one, both loaded unless they owe the same."""
+        """The change from one closing to another, both loaded unless they owe the same."""
         if after.owes_as(before):
             return PostedChange(net_minor=0, tax_minor=0, is_empty=True)
         made = self.parts(before, after)
@@ -69,18 +69,18 @@ class DocumentMaker:
         return PostedChange(net_minor=net, tax_minor=tax, is_empty=empty)
 
     def document(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Document:
-        """The document of an entry, whose closings are loaded. Raises DocumentError for contracts that no valid
-        document can be made of."""
+        """The document of an entry whose closings are loaded. Raises DocumentError for contracts that allow no valid
+        one.
+        """
         basis, parties = _terms(closing, before)
         parts = self.parts(before, closing)
         body = document_body(parts, kind=entry.type, buyer=parties.buyer, names=parties.names)
         return {**_head(entry, basis, parties, [one.owed for one in parts], body.digest), **body.parts}
 
     def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> tuple[str, str]:
-        """What the register keeps of the document of an entry: its head (canonical JSON) and the digest of the whole.
+        """The head (canonical JSON) and the digest of an entry's document, as the register stores them.
 
-        Of an invoice the closing alone is looked at: it has the digest of what was made of the
-        charges when they were rated.
+        An invoice needs only its closing, which has the digest of the body.
         """
         if closing is not None and before is None:
             _, parties = _terms(closing, None)
@@ -90,7 +90,7 @@ class DocumentMaker:
         return canonical_bytes(made).decode(), made["digest"]
 
     def parts(self, before: Closing | None, after: Closing | None) -> tuple[RatedAccount, ...]:
-        """The charges of a closing, or what they change of those of another one; without it, those taken back."""
+        """The charges of `after`, or the change from `before` to it; without `after`, those of `before` taken back."""
         posted, owed = (None if one is None else self._rated[one.in_register] for one in (before, after))
         if posted is None:
             assert owed is not None
@@ -105,7 +105,7 @@ def _owed_by(closing: Closing) -> Owed:
 
 
 def _terms(closing: Closing | None, before: Closing | None) -> tuple[Closing, Parties]:
-    """The closing by whose terms a document is made, and its parties."""
+    """The closing whose terms a document has, and its parties."""
     basis = closing or before
     assert basis is not None, "a document posts a closing, or takes one back"
     with row_fault_as_error("closings", {"payer": basis.key.payer, "parties": basis.parties}):
@@ -129,8 +129,7 @@ def _head(entry: IssuedDocument, basis: Closing, parties: Parties, owed: Sequenc
 
 
 class IssuedAgain(NamedTuple):
-    """A document that was made again, the closing that it posts (None of a void), the one posted before it, and the
-    charges of both."""
+    """A document made again, the closing that it posts (None for a void), the one posted before, and their charges."""
 
     document: Document
     closing: Closing | None
@@ -139,7 +138,7 @@ class IssuedAgain(NamedTuple):
 
 
 def issued_document(register: Register, number: str) -> Document:
-    """The document of a number, made again from the register's rows and held against the digest of then.
+    """The document of a number, made again from the register's rows and compared with its stored digest.
 
     Raises UnknownDocument, RegisterDamaged, LakeError.
     """
@@ -147,7 +146,7 @@ def issued_document(register: Register, number: str) -> Document:
 
 
 def issued_again(register: Register, number: str) -> IssuedAgain:
-    """`issued_document` with what it was made of, which is read once. Raises as it does."""
+    """`issued_document` with the closings and charges that it was made from. Raises the same errors."""
     entry, row = register.document(number)
     closing = register.closing(entry.key, entry.closing) if entry.closing else None
     before = register.closing(entry.key, entry.before) if entry.before else None
@@ -161,7 +160,7 @@ def issued_again(register: Register, number: str) -> IssuedAgain:
 
 
 def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[RatedAccount, ...]]:
-    """The invoice of a payer and period, and what the newest closing changes of what is posted to it.
+    """The number of a payer's invoice, and the change that `adjust` would post to it.
 
     Raises NotClosed, RegisterRefusal as `adjust` does, RegisterDamaged, LakeError.
     """

@@ -1,30 +1,4 @@
-"""Why the register does not do what was asked; nothing was written then.
-
-RegisterError
-├── RegisterRefusal         what was asked contradicts what stands in the register
-│   ├── AlreadyIssued       the period has an invoice
-│   ├── OverlappingPeriod   a day of the period stands on another invoice of the payer
-│   ├── OutdatedClosing     the newest closing is of another contract than that of now, or rests on a withdrawn decision
-│   ├── AdjustmentDue       the period has an invoice, and the newest closing says another thing
-│   ├── InvoicedToAnother   an account or a device of the payer stands on the invoice of another one
-│   ├── OtherSeller         the period has an invoice of another seller
-│   ├── OtherClocks         the payer's days beside these were invoiced by other clocks
-│   ├── FuturePeriod        the period had not ended
-│   ├── NotFinal            the closing is provisional
-│   ├── Blocked             the closing has no sum that could be owed, or its totals disagree
-│   ├── NotClosed           nobody closed the period
-│   ├── NothingToIssue      nothing is charged in the period
-│   ├── NoInvoice           the period has no invoice that something could be added to
-│   ├── NothingToAdjust     the posted documents match the newest closing
-│   ├── OtherCurrency       the newest closing is in another currency than the invoice
-│   ├── NotOneNote          what the newest closing changes cannot stand on one document
-│   └── AlreadyVoid         the invoice was taken back before
-├── UnknownDocument         no document has that number
-├── Unattributed            nobody is named who asks, or no reason why
-├── NothingClosed           no payer was closed for the period
-├── NoPayer                 no account pays for a day of the period
-└── RegisterDamaged         documents contradict each other, or what they were made of
-"""
+"""Why the register refuses a command. Nothing was written then."""
 
 from __future__ import annotations
 
@@ -37,11 +11,11 @@ _MAX_SHOWN = 5
 
 
 class RegisterError(BillingError):
-    """Base of all that keeps the register from doing what was asked."""
+    """Base of the register's errors."""
 
 
 class RegisterRefusal(RegisterError):
-    """Of one payer: `payer`. Others may still be issued. `text`: the message, with its facts."""
+    """A refusal for one payer; others may still be issued. `text`: the message, filled with the facts."""
 
     text: ClassVar[str] = "{}"
 
@@ -51,31 +25,33 @@ class RegisterRefusal(RegisterError):
 
 
 class AlreadyIssued(RegisterRefusal):
-    """The period stands on an invoice (its number), with what was posted to it since."""
+    """Facts: the invoice number."""
 
     text = "issued already as {}; what came later is posted by `waybill bill adjust`"
 
 
 class OverlappingPeriod(RegisterRefusal):
-    """A day is on one invoice of a payer at most: the number of the other one, its first and last day."""
+    """A day is on at most one invoice of a payer. Facts: number, first and last day of the other invoice."""
 
     text = "invoice {} has days of the period ({} to {}); void that first"
 
 
 class OutdatedClosing(RegisterRefusal):
-    """What the newest closing rests on is not so any more, and why: see `current_contracts`."""
+    """Facts: why, from `current_contracts`."""
 
     text = "{}; close the period again first"
 
 
 class AdjustmentDue(RegisterRefusal):
-    """What is posted to an invoice (its number) is not what the newest closing says."""
+    """Facts: the invoice number."""
 
     text = "issued already as {}, but the newest closing differs; run `waybill bill adjust`"
 
 
 class InvoicedToAnother(RegisterRefusal):
-    """No account and no device is asked for at one moment by invoices of two payers: what, whose, number and days."""
+    """No account or device is billed to two payers at one moment. Facts: account or device, other payer, number,
+    days.
+    """
 
     text = (
         "its {0} stands on {2} of {1}, by contracts of before; close {1} for {3}, run `waybill bill adjust --period"
@@ -84,15 +60,15 @@ class InvoicedToAnother(RegisterRefusal):
 
 
 class OtherSeller(RegisterRefusal):
-    """A note is of the seller of its invoice: its number, its seller and that of the closing."""
+    """A note is from the seller of its invoice. Facts: number, its seller, the closing's seller."""
 
     text = "{} is of the seller {}, the newest closing of {}; void it and issue it again"
 
 
 class OtherClocks(RegisterRefusal):
-    """The days of a payer follow on each other by the same clocks: else hours are on two invoices, or on none.
+    """A payer's adjacent days need one time zone; otherwise hours are on two invoices or on none.
 
-    The number, the time zone of the invoice and that of the closing.
+    Facts: number, time zone of the invoice, time zone of the closing.
     """
 
     text = (
@@ -102,13 +78,13 @@ class OtherClocks(RegisterRefusal):
 
 
 class FuturePeriod(RegisterRefusal):
-    """What has not happened is not owed: the end of the period, and now."""
+    """Facts: the end of the period, and now."""
 
     text = "the period ends at {}, and it is {}"
 
 
 class NotFinal(RegisterRefusal):
-    """Something of the period may still come."""
+    """Facts: the reasons."""
 
     text = "the newest closing is provisional: {}"
 
@@ -117,31 +93,31 @@ class NotFinal(RegisterRefusal):
 
 
 class Blocked(NotFinal):
-    """The period could not be rated, or a control total is not what it should be."""
+    """The period could not be rated, or its control totals disagree. Facts: the reasons."""
 
     text = "blocked: {}"
 
 
 class NotClosed(RegisterRefusal):
-    """There is no closing of that payer and period."""
+    """Facts: the period."""
 
     text = "{} was not closed; run `waybill bill close` first"
 
 
 class NothingToIssue(RegisterRefusal):
-    """An invoice has at least one line (EN 16931 BR-16)."""
+    """An invoice needs a line (EN 16931 BR-16)."""
 
     text = "nothing is charged in the period"
 
 
 class NoInvoice(RegisterRefusal):
-    """A note needs an invoice that it refers to."""
+    """A note refers to an invoice."""
 
     text = "the period has no invoice; run `waybill bill issue` first"
 
 
 class NothingToAdjust(RegisterRefusal):
-    """The sum of the invoice (its number) and its notes is the newest closing's (its snapshot)."""
+    """Facts: the invoice number, the closing's snapshot."""
 
     text = (
         "nothing to adjust: {} matches the newest closing (snapshot {}); close the period again to include later"
@@ -157,45 +133,40 @@ _ANEW = (
 
 
 class OtherCurrency(RegisterRefusal):
-    """Amounts in two currencies have no difference: number, period, currency of the invoice and of the closing."""
+    """Facts: number, period, currency of the invoice, currency of the closing."""
 
     text = "{0} is in {2}, the newest closing in {3}; " + _ANEW.replace("WHAT", "currency")
 
 
 class NotOneNote(RegisterRefusal):
-    """The tax changed so that EN 16931 has no document that takes back the one and asks for the other: number, period
-    and what is wrong."""
+    """EN 16931 has no document for both the old and the new tax. Facts: number, period, reason."""
 
     text = "no note can change {0} to the newest closing: {2}; " + _ANEW.replace("WHAT", "VAT")
 
 
 class AlreadyVoid(RegisterRefusal):
-    """What is posted to the invoice is zero."""
+    """Facts: the invoice number."""
 
     text = "{} was voided before"
 
 
 class UnknownDocument(RegisterError):
-    """No document of that number, or none that is an invoice where one is needed."""
+    """No document has this number, or it is no invoice where one is needed."""
 
     def __init__(self, number: str, needed: str = "document") -> None:
         super().__init__(f"there is no {needed} {number!r} in the register; `waybill bill list` shows what there is")
 
 
 class Unattributed(RegisterError):
-    """What is kept for ever has the name of who asked for it, and why."""
+    """The command does not name who asks, or why."""
 
 
 class NothingClosed(RegisterError):
-    """Of a period for which there is no closing of anybody nothing can be issued or adjusted."""
-
     def __init__(self, period: str) -> None:
         super().__init__(f"no payer was closed for {period}; run `cloud-jobs close` or `waybill bill close` first")
 
 
 class NoPayer(RegisterError):
-    """There is nobody to close the period for, so it is perhaps another one that was meant."""
-
     def __init__(self, period: str) -> None:
         super().__init__(f"no account pays for any day of {period}; check the period")
 

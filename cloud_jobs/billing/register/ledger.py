@@ -1,8 +1,8 @@
-"""The register's rules: what may be numbered next, and what is posted to each invoice. Pure.
+"""The register's rules: what may be issued next, and what is posted to each invoice. Pure.
 
-A document posts the difference between two closings: an invoice that of its closing to nothing, a note that of a newer
-closing to the one posted before, a void that of nothing to what is posted. So whatever came late, and however often,
-the sum of all that is posted to an invoice is what the newest closing that was posted says, charge for charge.
+A document posts the difference between two closings: an invoice from nothing to its closing, a note from the posted
+closing to a newer one, a void from the posted closing to nothing. So the sum of everything posted to an invoice is
+always the newest posted closing, charge for charge.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _DIGITS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedDocument:
-    """One numbered document. Amounts in minor units are what it adds to what is owed: those of a credit are negative.
+    """One numbered document. Amounts, in minor units, are added to what is owed; those of a credit are negative.
 
-    `counter`: of its legal entity, from 1 without gaps. `closing`: id of the closing that is posted with it ("" of a
-    void: nothing is); `rank`: that one's. `before`: id of the closing that was posted until then ("": none). `by`,
-    `reason`: who asked for it, and why; a void has both.
+    `counter`: of its legal entity, from 1 without gaps. `closing`: id of the posted closing ("" for a void); `rank`:
+    that closing's. `before`: id of the closing posted until then ("" for an invoice). `by`, `reason`: who asked, and
+    why.
     """
 
     key: PeriodKey
@@ -67,18 +67,16 @@ class IssuedDocument:
 
     @property
     def is_void(self) -> bool:
-        """Whether it takes back all that was posted."""
         return self.type is not DocumentType.INVOICE and not self.closing
 
     @property
     def gross_minor(self) -> int:
-        """What it adds to what is to be paid."""
         return self.net_minor + self.tax_minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedInvoice:
-    """An invoice that stands, with all that was posted to it. `closing`: what its sum is, by `rank`."""
+    """A valid invoice with the sum of all that was posted to it. `closing`: the posted closing, with its `rank`."""
 
     invoice: IssuedDocument
     closing: str
@@ -89,9 +87,9 @@ class PostedInvoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedChange:
-    """What a newer closing changes of what is posted, summed over all charges. Empty: no charge and no tax differs.
+    """The change from the posted closing to a newer one. Empty: no amount and no tax differs.
 
-    `fault`: why no one document can state it; "": one can.
+    `fault`: why no single document can state it; "" if one can.
     """
 
     net_minor: int
@@ -102,26 +100,26 @@ class PostedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """Where a legal entity's numbers are: the last counter (0: none) and the last date of a document."""
+    """The last counter (0: none) and the last document date of a legal entity."""
 
     counter: int = 0
     issue_date: date = date.min
 
     def after(self, document: IssuedDocument) -> Numbering:
-        """Where they are with one document more."""
         return Numbering(
             counter=max(self.counter, document.counter), issue_date=max(self.issue_date, document.issue_date)
         )
 
 
 class Ledger:
-    """The documents that have a say in what may be issued: all of the payers in question, or at least those whose
-    periods overlap; and the numbering of each legal entity, over all its documents."""
+    """The documents that affect what may be issued, at least those with overlapping periods, and the numbering of
+    sellers.
+    """
 
     def __init__(
         self, documents: Iterable[IssuedDocument] = (), numbering: Mapping[str, Numbering] | None = None
     ) -> None:
-        """Raises RegisterDamaged for what no register could hold."""
+        """Raises RegisterDamaged for documents that contradict each other."""
         self._numbering = dict(numbering or {})
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
         self._invoices: dict[tuple[str, str], IssuedDocument] = {}
@@ -133,7 +131,7 @@ class Ledger:
             self._check_apart(of_payer)
 
     def add(self, document: IssuedDocument) -> None:
-        """Takes a document that was made by one of the transitions."""
+        """Adds a document that one of the functions below made."""
         expected = self.numbering(document.key.legal_entity).counter + 1
         if document.counter != expected:
             raise RegisterDamaged(f"document {document.number} has the counter {document.counter}, not {expected}")
@@ -141,24 +139,22 @@ class Ledger:
         self._check_apart(self._posted[document.key.payer])
 
     def numbering(self, legal_entity: str) -> Numbering:
-        """Where the numbers of a legal entity are."""
         return self._numbering.get(legal_entity, Numbering())
 
     @property
     def all_numbering(self) -> dict[str, Numbering]:
-        """Where the numbers of all legal entities are."""
         return dict(self._numbering)
 
     def posted(self, key: PeriodKey) -> PostedInvoice | None:
-        """The invoice of a period that stands; None: there is none, or it was voided."""
+        """The valid invoice of a period; None if there is none or it was voided."""
         return next((one for one in self.standing(key.payer) if one.invoice.key == key), None)
 
     def standing(self, payer: str) -> tuple[PostedInvoice, ...]:
-        """All invoices of a payer that stand."""
+        """All valid invoices of a payer."""
         return tuple(self._posted.get(payer, {}).values())
 
     def posted_to(self, legal_entity: str, number: str) -> PostedInvoice:
-        """What is posted to an invoice of a seller. Raises UnknownDocument; AlreadyVoid."""
+        """Raises UnknownDocument, AlreadyVoid."""
         invoice = self._invoices.get((legal_entity, number))
         if invoice is None:
             raise UnknownDocument(number, "invoice")
@@ -188,7 +184,7 @@ class Ledger:
 
     @staticmethod
     def _check_apart(of_payer: Mapping[PeriodKey, PostedInvoice]) -> None:
-        """No two invoices that stand have a day in common."""
+        """Raises RegisterDamaged if two valid invoices share a day."""
         in_order = sorted(of_payer, key=lambda key: key.first_day)
         for one, other in pairwise(in_order):
             if one.overlaps(other):
@@ -197,7 +193,7 @@ class Ledger:
 
 
 def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> IssuedDocument:
-    """The invoice over a closing, which must be the newest of its period. Raises RegisterRefusal."""
+    """The invoice of a closing, which must be the newest of its period. Raises RegisterRefusal."""
     key = closing.key
     for other in ledger.standing(key.payer):
         _check_beside(other.invoice, closing)
@@ -229,8 +225,10 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
 def adjust(
     ledger: Ledger, closing: Closing, change: PostedChange, now: datetime, by: str = "", *, reason: str = ""
 ) -> IssuedDocument:
-    """The note that brings what is posted to a newer closing; `change`: between the two. `reason`: "" for what is
-    known of it, the closing's snapshot. Raises RegisterRefusal."""
+    """The note that posts `change`, from the posted closing to this newer one. Raises RegisterRefusal.
+
+    `reason`: "" names the closing's snapshot.
+    """
     posted = adjustable(ledger, closing)
     if change.is_empty:
         raise NothingToAdjust(closing.key.payer, posted.invoice.number, closing.snapshot_id)
@@ -243,7 +241,7 @@ def adjust(
 
 
 def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
-    """What is posted of a period that a closing is newer than. Raises RegisterRefusal."""
+    """The valid invoice that a newer closing can adjust. Raises RegisterRefusal."""
     key = closing.key
     posted = ledger.posted(key)
     if closing.outcome is ClosingState.BLOCKED:
@@ -270,7 +268,7 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
 
 
 def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: str, reason: str) -> IssuedDocument:
-    """The note that takes back all that is posted to an invoice; `closing`: what that is (see `Ledger.posted_to`).
+    """The note that takes back everything posted to an invoice. `closing`: the posted closing.
 
     Raises UnknownDocument, AlreadyVoid.
     """
@@ -282,12 +280,12 @@ def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: st
 
 
 def document_number(prefix: str, counter: int) -> str:
-    """The number as it is printed: the prefix `WB-EU-` makes `WB-EU-00000042`."""
+    """The prefix `WB-EU-` and counter 42 make `WB-EU-00000042`."""
     return f"{prefix}{counter:0{_DIGITS}d}"
 
 
 def check_numbers(counters: Iterable[int], legal_entity: str) -> int:
-    """How many documents a legal entity has, which are counted without gaps. Raises RegisterDamaged."""
+    """The number of documents of a legal entity. Raises RegisterDamaged if their counters have gaps."""
     found = sorted(counters)
     wrong = next((at for at, counter in enumerate(found, 1) if at != counter), None)
     if wrong is not None:
@@ -296,7 +294,7 @@ def check_numbers(counters: Iterable[int], legal_entity: str) -> int:
 
 
 def _check_beside(invoice: IssuedDocument, closing: Closing) -> None:
-    """Whether a closing may be issued while an invoice of its payer stands. Raises RegisterRefusal."""
+    """Raises RegisterRefusal if a closing may not be issued beside a valid invoice of its payer."""
     key, its = closing.key, invoice.key
     if its == key:
         raise AlreadyIssued(key.payer, invoice.number)
@@ -344,7 +342,7 @@ def _note(
 
 
 def _issue_date(ledger: Ledger, closing: Closing, now: datetime) -> date:
-    """The payer's local day, but never before that of the number before."""
+    """The payer's local day, but never before the date of the previous number."""
     local = now.astimezone(ZoneInfo(closing.time_zone)).date()
     return max(local, ledger.numbering(closing.key.legal_entity).issue_date)
 

@@ -1,4 +1,4 @@
-"""Issue, adjust and void on the lake: what the ledger allows of many payers is posted at once, the rest is said."""
+"""Issue, adjust and void on the lake. What the ledger allows is posted in one commit; the rest is refused by payer."""
 
 from __future__ import annotations
 
@@ -56,10 +56,11 @@ _MAX_PAUSE_S: Final = 0.2
 def post(
     register: Register, attempt: str, make: MakeRows, *, pause: Callable[[float], object] = time.sleep
 ) -> list[IssuedDocument]:
-    """Adds the documents that `make` numbers, in one commit, and returns them: all of them or none.
+    """Adds the documents that `make` numbers in one commit, and returns them: all or none.
 
-    `attempt`: a name that no other command has; it is in each row. Raises what `make` raises; CommitConflict when
-    others won MAX_ATTEMPTS times; CommitFailed, LakeError, StoreUnavailable: then nothing is posted, or nobody knows.
+    `attempt`: a unique name of the command, stored in each row. Raises the errors of `make`; CommitConflict after
+    MAX_ATTEMPTS conflicts; CommitFailed, LakeError, StoreUnavailable. After an error nothing is posted, or it is
+    unknown.
     """
     lake = register.lake
 
@@ -74,7 +75,7 @@ def post(
 
 
 def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float], object] = time.sleep) -> None:
-    """Adds files to a table of the register, in one commit, whatever others add. Raises as `post`."""
+    """Adds files to a table of the register in one commit, and retries after commits of others. Raises as `post`."""
     failures = 0
     for _ in range(MAX_ATTEMPTS):
         opened = lake.open(table)
@@ -99,7 +100,7 @@ def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float
 
 
 def _written(lake: Lake, rows: Sequence[Row]) -> Iterable[DataFile]:
-    """The rows in files, those of each legal entity apart: so the log says where its numbers are."""
+    """The rows in files, separate for each legal entity."""
     files, now = lake.files("documents"), datetime.now(UTC)
     in_order = sorted(rows, key=lambda row: str(row["legal_entity"]))
     for _, of_entity in groupby(in_order, key=lambda row: row["legal_entity"]):
@@ -111,7 +112,7 @@ def _written(lake: Lake, rows: Sequence[Row]) -> Iterable[DataFile]:
 
 
 class OverlappingInvoice(NamedTuple):
-    """What the invoice `number` asks for by a closing whose contracts are not those of now: an account or a device."""
+    """An account or device (`what`) that an invoice charges by a closing under outdated contracts."""
 
     what: str
     number: str
@@ -127,8 +128,10 @@ PAYERS_AT_ONCE: Final = 2000
 def overlapping_invoices(
     register: Register, opened: DeltaTable, days: Days, payers: Collection[str], current: CurrentContracts
 ) -> dict[str, list[OverlappingInvoice]]:
-    """Of each payer that has to wait what invoices of others ask for at a time of its days, in a version of
-    `documents`, although by the contracts of now it is the payer's. Raises LakeError, RegisterDamaged."""
+    """For each payer, the invoices of others that charge, in these days, what current contracts give to this payer.
+
+    Raises LakeError, RegisterDamaged.
+    """
     asked: dict[str, list[OverlappingInvoice]] = defaultdict(list)
     for one in _given_away(register, opened, (days[0] - BESIDE, days[1] + BESIDE), current):
         asked[one.what].append(one)
@@ -151,7 +154,7 @@ def overlapping_invoices(
 def _given_away(
     register: Register, opened: DeltaTable, around: Days, current: CurrentContracts
 ) -> Iterator[OverlappingInvoice]:
-    """What invoices ask for that the newest closing of their payer, if that is by the contracts of now, does not."""
+    """What invoices charge although the newest closing of their payer under current contracts does not."""
     posted = register.payers_by_snapshot(opened, *around)
     holders = {name for snapshot, names in posted.items() if current.are_newer(snapshot) for name in names}
     ledger = register.posted(opened, holders, *around)
@@ -182,9 +185,10 @@ def _given_away(
 def waiting(
     in_the_way: Mapping[str, Sequence[OverlappingInvoice]], taken_back: Collection[str]
 ) -> dict[str, OverlappingInvoice]:
-    """Who cannot be posted, and for which invoice it waits; `taken_back`: whose invoices the same command changes.
+    """The payers that cannot be posted, and the invoice that each waits for. Pure.
 
-    Whoever waits changes nothing itself, so that those wait, too, for whom its invoice is in the way. Pure.
+    `taken_back`: payers whose invoices the same command changes. A payer that waits changes nothing, so payers that
+    wait for its invoice wait as well.
     """
     found: dict[str, OverlappingInvoice] = {}
     stuck = {one.closing.key.payer for others in in_the_way.values() for one in others} - {*taken_back}
@@ -201,7 +205,7 @@ def waiting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clerk:
-    """Who asks, when, and in which command: `attempt` is a name that no other command has. `reason`: of the notes."""
+    """Who asks, when, and in which command (`attempt`, a unique name). `reason`: for the notes."""
 
     by: str
     now: datetime
@@ -210,17 +214,14 @@ class Clerk:
 
 
 class PostingResult(NamedTuple):
-    """The documents that were posted, by number, and why others were not, by payer."""
+    """The posted documents by number, and the refusals by payer."""
 
     documents: Sequence[IssuedDocument]
     refused: Sequence[RegisterRefusal]
 
 
 class _Issue:
-    """One command's invoices of a period, part by part in one commit: what is wrong with one payer holds up no other.
-
-    `refused`: of whom there is none, and why.
-    """
+    """The invoices of one command, part by part in one commit. A problem of one payer does not affect others."""
 
     def __init__(
         self, register: Register, days: Days, payers: Sequence[str], maker: DocumentMaker, clerk: Clerk
@@ -232,7 +233,7 @@ class _Issue:
         self._waiting: Mapping[str, OverlappingInvoice] = {}
 
     def make(self, opened: DeltaTable) -> Iterator[list[Row]]:
-        """The rows upon a version of `documents`, part by part; called again after another clerk's commit."""
+        """The rows to add to a version of `documents`, part by part; called again after another commit."""
         self._waiting = {}
         in_the_way = overlapping_invoices(self._register, opened, self._days, self._payers, self._current)
         # whose invoice is in the way of others may be changed by this very command: that is seen by trying
@@ -306,7 +307,7 @@ class _Issue:
 
 
 class _Adjust(_Issue):
-    """The note of each payer whose newest closing changes what is posted."""
+    """The notes of payers whose newest closing changes what is posted."""
 
     def _read(self, pairs: Sequence[Pair]) -> None:
         super()._read([pair for pair in pairs if pair[1] is not None])
@@ -323,7 +324,7 @@ class _Adjust(_Issue):
 def issue_period(
     register: Register, days: Days, payers: Collection[str] | None, *, clerk: Clerk, maker: DocumentMaker | None = None
 ) -> PostingResult:
-    """Numbers the invoices of a period: of some payers, or of all that were closed. One commit, or none.
+    """Issues the invoices of a period for some payers, or for all that were closed, in one commit.
 
     Raises NothingClosed, Unattributed, CommitConflict, CommitFailed, LakeError, StoreUnavailable.
     """
@@ -333,10 +334,7 @@ def issue_period(
 def adjust_period(
     register: Register, days: Days, payers: Collection[str] | None, *, clerk: Clerk, maker: DocumentMaker | None = None
 ) -> PostingResult:
-    """Posts what the newest closings change of what is posted, each by a note with the clerk's reason.
-
-    Raises as `issue_period`.
-    """
+    """Posts the changes of the newest closings as notes with the clerk's reason. Raises as `issue_period`."""
     return _post(_Adjust, register, days, payers, maker=maker, clerk=clerk)
 
 
@@ -348,7 +346,7 @@ def void_invoice(
     clerk: Clerk,
     maker: DocumentMaker | None = None,
 ) -> IssuedDocument:
-    """Takes back all that is posted to an invoice.
+    """Takes back everything posted to an invoice.
 
     Raises UnknownDocument, AlreadyVoid, Unattributed, and as `issue_period`.
     """

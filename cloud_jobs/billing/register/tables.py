@@ -1,4 +1,4 @@
-"""The register in the lake: what was closed and what was issued, found without reading what is of other payers."""
+"""The register's tables: closings, charges, certificates and documents as rows, and queries by payer and period."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class CertificateRow(NamedTuple):
-    """What a row of CERTIFICATES says of a device; `certificate`: canonical JSON with the digest."""
+    """The device columns of CERTIFICATES. `certificate`: canonical JSON with the digest."""
 
     tenant: str
     device: str
@@ -60,12 +60,12 @@ class CertificateRow(NamedTuple):
 
 
 def digest_of(text: str) -> str:
-    """SHA-256, in hex, of a text."""
+    """SHA-256 (hex) of a text."""
     return sha256(text.encode()).hexdigest()
 
 
 def charge_columns(charges: Sequence[Charge]) -> Columns:
-    """The columns of RATED_LINES that are of charges, which come in the order of their keys."""
+    """The charge columns of RATED_LINES, for charges in the order of their keys."""
     if not charges:
         return dict.fromkeys(_STORED, ())
     keys, *counted, metered = zip(*charges, strict=True)
@@ -75,7 +75,6 @@ def charge_columns(charges: Sequence[Charge]) -> Columns:
 
 
 def charge_rows(run: str, charges: Sequence[tuple[PeriodKey, Columns]]) -> pa.Table:
-    """The charges of payers, see `charge_columns`, as rows of RATED_LINES."""
     sizes = [len(columns["account"]) for _, columns in charges]
     made = _of_payers(RATED_LINES, run, [key for key, _ in charges], sizes)
     for name in _STORED:
@@ -87,13 +86,11 @@ def charge_rows(run: str, charges: Sequence[tuple[PeriodKey, Columns]]) -> pa.Ta
 
 
 def certificate_row(certificate: DeviceCertificate) -> CertificateRow:
-    """A certificate as it stands in a row of CERTIFICATES."""
     made = certificate.document()
     return CertificateRow(made["tenant"], made["device"], made["state"], made["digest"], canonical_text(made))
 
 
 def certificate_rows(run: str, certificates: Sequence[tuple[PeriodKey, Sequence[CertificateRow]]]) -> pa.Table:
-    """The certificates of the devices of payers as rows of CERTIFICATES."""
     made = _of_payers(CERTIFICATES, run, [key for key, _ in certificates], [len(rows) for _, rows in certificates])
     rows = [row for _, of_payer in certificates for row in of_payer]
     columns = zip(*rows, strict=True) if rows else ((),) * len(CertificateRow._fields)
@@ -107,9 +104,9 @@ def certificate_rows(run: str, certificates: Sequence[tuple[PeriodKey, Sequence[
 def charges_from(
     tables: Iterable[pa.Table], runs: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], tuple[Charge, ...]]:
-    """The charges of each payer and run, in the order of their keys. The same row twice is one charge.
+    """The charges of each payer and run, in the order of their keys. A repeated row is one charge.
 
-    `tables`: rows in CHARGE_COLUMNS, perhaps of others too; each is dropped before the next one is taken.
+    `tables`: rows in CHARGE_COLUMNS, also of other payers and runs; read one by one.
     """
     found: dict[tuple[str, str], dict[ChargeKey, Charge]] = {run: {} for run in runs}
     # thousands of charges have the same device, place and price
@@ -125,7 +122,7 @@ def charges_from(
 
 
 def lines_digest(columns: Columns) -> str:
-    """What stands in a closing for its charges. Over their columns, each a list, one by one."""
+    """The digest of charges, column by column, that a closing stores."""
     found = sha256()
     for name in _STORED:
         values = columns[name]
@@ -135,7 +132,6 @@ def lines_digest(columns: Columns) -> str:
 
 
 def closing_row(closing: Closing, closed_at: datetime) -> dict[str, Any]:
-    """A closing as a row of CLOSINGS."""
     return {
         **closing.key._asdict(),
         "snapshot": closing.snapshot,
@@ -165,7 +161,6 @@ def closing_row(closing: Closing, closed_at: datetime) -> dict[str, Any]:
 
 
 def closing_from(row: Mapping[str, Any]) -> Closing:
-    """The closing that a row of CLOSINGS is of."""
     same = {name: row[name] for name in Closing.__dataclass_fields__ if name in row}
     return Closing(
         **same
@@ -181,7 +176,6 @@ def closing_from(row: Mapping[str, Any]) -> Closing:
 
 
 def taxes_text(taxes: Sequence[TaxGroup]) -> str:
-    """The tax of a closing as it stands in its row."""
     return canonical_text(
         [
             {
@@ -197,7 +191,6 @@ def taxes_text(taxes: Sequence[TaxGroup]) -> str:
 
 
 def taxes_from(text: str) -> tuple[TaxGroup, ...]:
-    """The tax that `taxes_text` wrote."""
     return tuple(
         TaxGroup(**row | {"category": VatCategory(row["category"]), "rate": Decimal(row["rate"])})
         for row in json.loads(text)
@@ -205,7 +198,7 @@ def taxes_from(text: str) -> tuple[TaxGroup, ...]:
 
 
 def document_row(document: IssuedDocument, head: str, digest: str, attempt: str) -> dict[str, Any]:
-    """A document as a row of DOCUMENTS; `digest`: of the whole document, `head`: that without its lines."""
+    """`digest`: of the whole document; `head`: the document without its body."""
     reference = document.reference
     return {
         **document.key._asdict(),
@@ -233,7 +226,6 @@ def document_row(document: IssuedDocument, head: str, digest: str, attempt: str)
 
 
 def document_from(row: Mapping[str, Any]) -> IssuedDocument:
-    """The document that a row of DOCUMENTS is of."""
     number = row["reference_number"]
     return IssuedDocument(
         key=_key(row),
@@ -260,7 +252,7 @@ def _key(row: Mapping[str, Any]) -> PeriodKey:
 
 
 def _of_payers(schema: pa.Schema, run: str, keys: Sequence[PeriodKey], sizes: Sequence[int]) -> dict[str, pa.Array]:
-    """The columns that say of which period, payer and run rows are, so many of each payer."""
+    """The columns of period, payer and run; `sizes`: number of rows of each payer."""
     payer = np.repeat(np.arange(len(keys)), sizes)
     made = {
         name: pa.array([getattr(key, name) for key in keys], schema.field(name).type).take(pa.array(payer))
@@ -270,7 +262,6 @@ def _of_payers(schema: pa.Schema, run: str, keys: Sequence[PeriodKey], sizes: Se
 
 
 def _charge(row: Sequence[Any]) -> Charge:
-    """The charge of a row's values, in the order of _STORED."""
     account, region, tenant, device, kind, meter, zone, window, price, quantity, free, amount_minor = row[:12]
     rows, first_us, last_us, digest = row[12:]
     key = ChargeKey(account, region, tenant, device, _KINDS[kind], _METERS[meter], zone, window, price)
@@ -289,7 +280,7 @@ def _text_of(moment: datetime) -> str:
 
 
 def _plain_values(column: pa.ChunkedArray, texts: dict[str, str]) -> list[Any]:
-    """Moments as integers: as such they are many times faster to take out of Arrow. Equal texts are one of `texts`."""
+    """Moments as integers, which Arrow converts many times faster. Equal texts share one object of `texts`."""
     if pa.types.is_string(column.type):
         coded = column.combine_chunks().dictionary_encode()
         known = [text and texts.setdefault(text, text) for text in (*coded.dictionary.to_pylist(), None)]
@@ -300,7 +291,7 @@ def _plain_values(column: pa.ChunkedArray, texts: dict[str, str]) -> list[Any]:
 
 @lru_cache(maxsize=4096)
 def _moment(us: int) -> datetime:
-    """Of microseconds since 1970; a period has few hours, and many rows of each."""
+    """Cached: a period has few hours, and many rows of each."""
     return moment_of(us)
 
 
@@ -310,12 +301,12 @@ _OF_THE_LEDGER: Final = tuple(name for name in TABLES["documents"].schema.names 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """What the tables of the register hold. Each read raises LakeError, StoreUnavailable, RegisterDamaged."""
+    """The tables of the register. Each read raises LakeError, StoreUnavailable, RegisterDamaged."""
 
     lake: Lake
 
     def closings(self, first_day: date, last_day: date, payers: Collection[str] | None = None) -> list[Closing]:
-        """All closings of some payers, or of all, for exactly these days, in order of payer and rank."""
+        """The closings of some payers, or of all, for exactly these days, by payer and rank."""
         where: list[Condition] = [("first_day", "=", first_day), ("last_day", "=", last_day)]
         found = []
         for row in self.lake.rows("closings", where=[*where, *_of_payers_alone(payers)]).to_pylist():
@@ -324,23 +315,23 @@ class Register:
         return sorted(found, key=lambda one: (one.key.payer, one.rank))
 
     def payers(self, first_day: date, last_day: date) -> list[str]:
-        """Whose closings for exactly these days there are, in order."""
+        """The payers with a closing for exactly these days, sorted."""
         where: list[Condition] = [("first_day", "=", first_day), ("last_day", "=", last_day)]
         return sorted(self.lake.rows("closings", ["payer"], where=where)["payer"].unique().to_pylist())
 
     def payers_by_snapshot(self, opened: DeltaTable, first_day: date, last_day: date) -> dict[int, set[str]]:
-        """By the number of the snapshot that was posted whose documents there are, of periods with a day of these."""
+        """The payers with documents of periods that overlap these days, by number of the posted snapshot."""
         where: list[Condition] = [("last_day", ">=", first_day), ("first_day", "<=", last_day)]
         rows = self.lake.rows("documents", ["snapshot", "payer"], where=where, opened=opened)
         grouped = rows.group_by("snapshot").aggregate([("payer", "distinct")])
         return {row["snapshot"]: {*row["payer_distinct"]} for row in grouped.to_pylist()}
 
     def posted(self, opened: DeltaTable, payers: Collection[str], first_day: date, last_day: date) -> Ledger:
-        """What stands of some payers, of periods with a day of these; it numbers nothing."""
+        """The ledger of some payers for periods that overlap these days, without numbering."""
         return Ledger(self._documents(payers, first_day, last_day, opened=opened))
 
     def closing(self, key: PeriodKey, closing_id: str) -> Closing:
-        """The closing that a document names. Raises RegisterDamaged if it is not there."""
+        """The closing that a document names. Raises RegisterDamaged if it does not exist."""
         # its id ends with the run, by which its file is found
         run = closing_id.rpartition("/")[2]
         where: list[Condition] = [("last_day", "=", key.last_day), ("run", "=", run), ("payer", "=", key.payer)]
@@ -352,10 +343,7 @@ class Register:
         raise missing_closing(key.payer, closing_id)
 
     def charges_of(self, closings: Collection[Closing]) -> dict[RegisterKey, tuple[Charge, ...]]:
-        """The charges of closings of one period, which are those that they were made with.
-
-        Raises RegisterDamaged if they are not.
-        """
+        """The charges of closings of one period. Raises RegisterDamaged if they are not those of the closing."""
         if not closings:
             return {}
         found = charges_from(
@@ -370,7 +358,7 @@ class Register:
         return charges
 
     def amounts(self, closings: Collection[Closing]) -> dict[tuple[str, str], dict[str, int]]:
-        """What closings of one period, by payer and run, ask for each device, and for accounts beside their devices."""
+        """The amounts of closings of one period by device, and by account for charges without a device."""
         found: dict[tuple[str, str], dict[str, int]] = {(one.key.payer, one.run): {} for one in closings}
         if closings:
             key = ["payer", "run", "account", "tenant", "device"]
@@ -383,10 +371,7 @@ class Register:
         return found
 
     def check_charges(self, closings: Collection[Closing]) -> None:
-        """That closings of one period have as many charges as they were made with, of their sum.
-
-        Raises RegisterDamaged if they do not.
-        """
+        """Raises RegisterDamaged if number or sum of the charges of closings of one period differ from the closing."""
         if not closings:
             return
         rows = pa.concat_tables(self._of_closings("rated_lines", closings, ["payer", "run", "amount_minor"]))
@@ -409,15 +394,15 @@ class Register:
     def documents(
         self, payers: Collection[str] | None = None, *, first_day: date | None = None, last_day: date | None = None
     ) -> list[IssuedDocument]:
-        """The documents of payers, or of all, of periods that have a day of those from `first_day` to `last_day`."""
+        """The documents of payers, or of all, whose periods overlap these days."""
         return self._documents(payers, first_day, last_day)
 
     def ledger(
         self, opened: DeltaTable, keys: Iterable[PeriodKey], numbering: Mapping[str, Numbering] | None = None
     ) -> Ledger:
-        """What has a say in documents of some periods, in the version of `documents` that was opened.
+        """The ledger for some periods at a version of `documents`.
 
-        `numbering`: where the numbers are, for a caller that has given some already.
+        `numbering`: the current numbering, for a caller that has numbered documents already.
         """
         keys = [*keys]
         if not keys:
@@ -429,11 +414,11 @@ class Register:
         return Ledger(documents, self._numbering(opened) if numbering is None else numbering)
 
     def attempted(self, opened: DeltaTable, attempt: str) -> list[IssuedDocument]:
-        """What a command wrote already, in the version that was opened."""
+        """The documents that a command has already written at a version of `documents`."""
         return self._documents(opened=opened, where=[("attempt", "=", attempt)])
 
     def counters(self) -> dict[str, list[int]]:
-        """The counters of all documents of each legal entity, in order."""
+        """The counters of each legal entity's documents, sorted."""
         rows = self.lake.rows("documents", ["legal_entity", "counter"])
         grouped = rows.sort_by("counter").group_by("legal_entity", use_threads=False).aggregate([("counter", "list")])
         return {row["legal_entity"]: row["counter_list"] for row in grouped.to_pylist()}
@@ -495,11 +480,9 @@ def _of_payers_alone(payers: Collection[str] | None) -> list[Condition]:
 
 
 def in_parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
-    """Items in pieces that can be held at once."""
     for begin in range(0, len(items), size):
         yield items[begin : begin + size]
 
 
 def missing_closing(payer: str, closing_id: str) -> RegisterDamaged:
-    """What to raise where a document names a closing that is not there."""
     return RegisterDamaged(f"the closing {closing_id} of {payer} is not there, but a document was made of it")

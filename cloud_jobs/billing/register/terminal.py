@@ -1,4 +1,4 @@
-"""Closings, documents and differences for people, as Rich tables, and for programs, as plain values."""
+"""Closings, documents and changes as Rich tables and as JSON values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _MAX_REASONS = 3
 
 
 def closing_values(closing: Closing) -> dict[str, Any]:
-    """A closing as JSON has it."""
     noticed = ClosingNotes.of(closing.parties)
     return {
         "payer": closing.key.payer,
@@ -46,9 +45,9 @@ def closing_values(closing: Closing) -> dict[str, Any]:
 
 
 def closings_table(closings: Iterable[Closing], *, with_snapshots: bool = False) -> RenderableType:
-    """One row a payer, of the reasons the first ones; and below it what has no say in any sum, but should be known.
+    """One row for each payer with its first reasons, and below the table the notes.
 
-    `with_snapshots`: of closings that are not all of one, by which each is.
+    `with_snapshots`: show the snapshot of each closing.
     """
     closings = [*closings]
     snapshots = [Column("snapshot")] if with_snapshots else []
@@ -81,7 +80,6 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
 
 
 def document_values(document: IssuedDocument) -> dict[str, Any]:
-    """An entry of the register as JSON has it."""
     reference = document.reference
     return {
         "number": document.number,
@@ -105,7 +103,7 @@ def document_values(document: IssuedDocument) -> dict[str, Any]:
 
 
 def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
-    """One row a document. Amounts are what it adds: those of a credit are negative."""
+    """One row for each document. Amounts of credits are negative."""
     table = FittedTable(
         *(Column("number"), Column.text("type"), Column("date"), Column("payer"), Column.text("period")),
         *(Column.number("net"), Column.number("tax"), Column.number("gross"), Column("invoice")),
@@ -120,7 +118,6 @@ def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
 
 
 def changes_values(number: str, changes: Sequence[RatedAccount]) -> dict[str, Any]:
-    """What would be posted to an invoice, as JSON has it."""
     return {
         "invoice": number,
         "currency": changes[0].currency,
@@ -131,7 +128,7 @@ def changes_values(number: str, changes: Sequence[RatedAccount]) -> dict[str, An
 
 
 def changes_table(number: str, changes: Sequence[RatedAccount]) -> RenderableType:
-    """What would be posted to an invoice, charge by charge, and in all."""
+    """The charges that would be posted to an invoice, and their sums."""
     names = ("account", "region", "device", "kind", "meter", "zone", "window", "price")
     columns = (Column(name, folds=name not in {"device", "kind"}) for name in names)
     table = FittedTable(*columns, Column.number("quantity"), Column.number("amount"))
