@@ -115,7 +115,7 @@ def explain_line(
     # a void has no closing of its own: what it takes back is explained
     closing = issued.closing or issued.before
     assert closing is not None, "a document posts a closing, or takes one back"
-    charge = _charge(issued.charges[closing.in_register], key)
+    charge = _charge(issued.charges[closing.id], key)
     posted = issued.before if issued.closing else None
     snapshot = read_snapshot(lake, closing.snapshot_id)
     if snapshot.usage_tracks is None:
@@ -140,7 +140,7 @@ def explain_line(
         currency=issued.document["invoice_currency_code"],
         snapshot=snapshot,
         explanation=found,
-        posted=None if posted is None else _charge(issued.charges[posted.in_register], key),
+        posted=None if posted is None else _charge(issued.charges[posted.id], key),
         is_void=issued.closing is None,
         erased_before=erased,
         again=again,

@@ -15,7 +15,7 @@ from cloud_jobs.billing.documents import DocumentError, canonical_bytes, head
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import Charge, ChargeKind
 from cloud_jobs.billing.register.closer import closing_fences
-from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, RegisterKey
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.current_contracts import CurrentContracts
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
@@ -114,7 +114,8 @@ def compare_charges(
 def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Sequence[Charge] | RegisterDamaged]:
     """The charges of each payer's closing, or why they are damaged."""
     try:
-        return {key.payer: charges for key, charges in register.charges_of(closings).items()}
+        found = register.charges_of(closings)
+        return {one.key.payer: found[one.id] for one in closings}
     except RegisterDamaged as fault:
         if len(closings) == 1:
             return {closings[0].key.payer: fault}
@@ -162,7 +163,7 @@ def compare_documents(
         for one in documents:
             posted[one.key.payer].append(one)
         newest = _newest(closings, snapshot)
-        named = {one.in_register: one for one in closings}
+        named = {one.id: one for one in closings}
         yield from _made_again(register, rows, named)
         yield from compare_certificates(register, _basis([one for one in documents if not one.is_void], named))
         for payer in some:
@@ -183,7 +184,7 @@ def compare_numbers(register: Register) -> Iterator[Comparison]:
 
 
 def _posted(
-    payer: str, newest: Closing | None, closings: Mapping[RegisterKey, Closing], documents: Sequence[IssuedDocument]
+    payer: str, newest: Closing | None, closings: Mapping[str, Closing], documents: Sequence[IssuedDocument]
 ) -> Iterator[Comparison]:
     numbers = ", ".join(one.number for one in documents)
     try:
@@ -197,7 +198,7 @@ def _posted(
         yield from _not_posted(payer, newest, voided, numbers)
         return
     (posted,) = standing
-    basis = closings.get(RegisterKey(payer, posted.closing))
+    basis = closings.get(posted.closing)
     if basis is None:
         yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{numbers}: the closing is not there")
         return
@@ -254,7 +255,7 @@ def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: in
 
 
 def _made_again(
-    register: Register, rows: Sequence[Mapping[str, object]], closings: Mapping[RegisterKey, Closing]
+    register: Register, rows: Sequence[Mapping[str, object]], closings: Mapping[str, Closing]
 ) -> Iterator[Comparison]:
     maker = DocumentMaker(register)
     entries = [document_from(row) for row in rows]
@@ -274,8 +275,8 @@ def _made_again(
         yield Comparison(Station.INVOICED, "documents as they were issued", "", len(rows), same)
 
 
-def _basis(entries: Sequence[IssuedDocument], closings: Mapping[RegisterKey, Closing]) -> list[Closing]:
-    keys = {RegisterKey(one.key.payer, name) for one in entries for name in (one.closing, one.before)}
+def _basis(entries: Sequence[IssuedDocument], closings: Mapping[str, Closing]) -> list[Closing]:
+    keys = {name for one in entries for name in (one.closing, one.before)}
     return [closings[key] for key in sorted(keys) if key in closings]
 
 
@@ -283,13 +284,12 @@ def _fault_of(
     maker: DocumentMaker,
     entry: IssuedDocument,
     row: Mapping[str, object],
-    closings: Mapping[RegisterKey, Closing],
+    closings: Mapping[str, Closing],
     *,
     is_loaded: bool,
 ) -> str | None:
     """Why a document cannot be made again as it was issued; None if it can."""
-    payer = entry.key.payer
-    closing, before = (closings.get(RegisterKey(payer, name)) for name in (entry.closing, entry.before))
+    closing, before = closings.get(entry.closing), closings.get(entry.before)
     if (entry.closing and closing is None) or (entry.before and before is None):
         return "its closing is not there"
     try:

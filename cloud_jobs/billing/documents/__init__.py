@@ -19,7 +19,6 @@ from cloud_jobs.billing.documents.document import (
     PrecedingInvoice,
     charges_of,
     check_taxes,
-    document,
     document_body,
     document_head,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "canonical_bytes",
     "charges_of",
     "check_taxes",
-    "document",
     "document_body",
     "document_head",
     "document_table",

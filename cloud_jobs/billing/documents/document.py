@@ -15,7 +15,6 @@ from decimal import Decimal
 from enum import StrEnum
 from itertools import groupby
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.contracts import (
@@ -351,47 +350,6 @@ class Body(NamedTuple):
     @property
     def parts(self) -> Document:
         return {"lines": self.lines, "subtotals": self.subtotals, "annex": Annex(self.annex)}
-
-
-def document(
-    *,
-    kind: DocumentType,
-    number: str | None,
-    issue_date: date | None,
-    due_date: date | None,
-    seller: LegalEntity,
-    buyer: Account,
-    names: Mapping[str, str] = MappingProxyType({}),
-    parts: Sequence[RatedAccount],
-    period: InvoicingPeriod,
-    snapshot: str,
-    certificates: CertificateSummary,
-    preceding: PrecedingInvoice | None = None,
-    reason: str | None = None,
-) -> Document:
-    """The sealed document of what a payer owes, or of a change that is posted.
-
-    `number` and `issue_date`: None for a draft. `names`: of the payer's children, by account id. `parts`: rated
-    charges, each part of another VAT category or rate; for a note the change, which a credit note states with the
-    opposite sign. `reason`: of a note (BT-22). Raises UnusableText, MissingFact, UnknownCurrency.
-    """
-    body = document_body(parts, kind=kind, buyer=buyer, names=names)
-    made = document_head(
-        kind=kind,
-        number=number,
-        issue_date=issue_date,
-        due_date=due_date,
-        seller=seller,
-        buyer=buyer,
-        owed=[part.owed for part in parts],
-        period=period,
-        snapshot=snapshot,
-        certificates=certificates,
-        body_digest=body.digest,
-        preceding=preceding,
-        reason=reason,
-    )
-    return {**made, **body.parts}
 
 
 def document_body(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import os
 import re
@@ -20,7 +19,7 @@ from cloud_jobs.billing.documents.canonical import Document, NotWritten, canonic
 from cloud_jobs.billing.documents.ubl import to_ubl
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_text
 from cloud_jobs.terminal import Column, FittedTable, spreadsheet_text
-from waybill.daemon.durable_file import create_durably, sync_folder
+from waybill.daemon.durable_file import create_durably
 
 # A document as Rich tables.
 
@@ -153,30 +152,15 @@ def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) 
     for name in files:
         if not _NAME.fullmatch(name):
             raise NotWritten(f"{name!r} is no name for a file: use letters, digits, points, dashes and underlines")
-    made: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = sorted(name for name in files if os.path.lexists(folder / name))
-        if taken:
+        if taken := sorted(name for name in files if os.path.lexists(folder / name)):
             raise NotWritten(f"{folder} has {', '.join(taken)} already; nothing was written")
         for name, content in files.items():
             if not create_durably(folder / name, content):
-                raise NotWritten(f"{folder} got {name} from another process meanwhile; nothing was written")
-            made.append(folder / name)
-    except BaseException as error:
-        _remove(made)
-        if isinstance(error, OSError):
-            raise NotWritten(f"nothing was written into {folder}: {error}") from error
-        raise
-
-
-def _remove(made: list[Path]) -> None:
-    for path in made:
-        with contextlib.suppress(OSError):
-            path.unlink()
-    if made:
-        with contextlib.suppress(OSError):
-            sync_folder(made[0].parent)
+                raise NotWritten(f"{folder} got {name} from another process meanwhile")
+    except OSError as error:
+        raise NotWritten(f"not all files could be written into {folder}: {error}") from error
 
 
 def to_pdf(document: Document) -> bytes:

@@ -38,13 +38,6 @@ class ClosingState(StrEnum):
     BLOCKED = "blocked"
 
 
-class RegisterKey(NamedTuple):
-    """Identifies a closing; the ids of all payers of one run are the same."""
-
-    payer: str
-    id: str
-
-
 class PeriodKey(NamedTuple):
     """The register's key of a period: seller, payer, first and last local day, both included."""
 
@@ -100,17 +93,13 @@ class Closing:
 
     @property
     def id(self) -> str:
-        """Snapshot, days and run."""
-        return f"{self.snapshot_id}/{self.key.first_day}/{self.key.last_day}/{self.run}"
+        """Payer, snapshot, days and run: unique in the register."""
+        return f"{self.key.payer}/{self.snapshot_id}/{self.key.first_day}/{self.key.last_day}/{self.run}"
 
     def owes_as(self, other: Closing) -> bool:
         """Whether both have the same charges and tax."""
         of_each = ((one.currency, one.lines_digest, one.tax_minor, one.taxes) for one in (self, other))
         return len({*of_each}) == 1
-
-    @property
-    def in_register(self) -> RegisterKey:
-        return RegisterKey(self.key.payer, self.id)
 
     @property
     def rank(self) -> tuple[int, int]:

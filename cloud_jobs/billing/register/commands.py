@@ -53,21 +53,13 @@ def write_issued(
         made = issued_document(register, one.number)
         try:
             files = files_of(made, forms)
-            write_documents(folder, {name: one for name, one in files.items() if not _is_there(folder / name, one)})
+            write_documents(folder, {name: one for name, one in files.items() if not (folder / name).exists()})
         except DocumentError as error:
             # what writes it later; the folder is perhaps another one then
             words = ["waybill", "bill", "show", one.number, "--lake", str(register.lake.location)]
             words += ["--out", str(folder)]
             words += [word for form in forms for word in ("--form", form.value)]
             yield f"{one.number} is issued, but not written: {error}; `{shlex.join(words)}` writes it"
-
-
-def _is_there(path: Path, content: Iterable[bytes]) -> bool:
-    try:
-        with path.open("rb") as file:
-            return all(file.read(len(piece)) == piece for piece in content) and not file.read(1)
-    except OSError:
-        return False
 
 
 NOT_ALL: Final = 3
@@ -290,7 +282,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --form json.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write it into this folder in these formats, all or none. Default: JSON."),
+        typer.Option("--out", help="Write it into this folder in these formats. Default: JSON."),
     ] = None,
 ) -> None:
     """Show a document, rebuilt from the register and verified against its stored digest.

@@ -15,7 +15,7 @@ from cloud_jobs.billing.documents import (
     head,
 )
 from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, change_in_parts, taken_back
-from cloud_jobs.billing.register.closing import Closing, Days, Parties, RegisterKey, closing_head
+from cloud_jobs.billing.register.closing import Closing, Days, Parties, closing_head
 from cloud_jobs.billing.register.current_contracts import CurrentContracts
 from cloud_jobs.billing.register.errors import NotClosed, OutdatedClosing, RegisterDamaged
 from cloud_jobs.billing.register.ledger import IssuedDocument, PostedChange, adjustable
@@ -28,7 +28,7 @@ class DocumentMaker:
 
     def __init__(self, register: Register) -> None:
         self._register = register
-        self._rated: dict[RegisterKey, RatedAccount] = {}
+        self._rated: dict[str, RatedAccount] = {}
 
     def check(self, closings: Collection[Closing]) -> None:
         """Checks that the charges of some closings exist. Raises LakeError, RegisterDamaged."""
@@ -40,16 +40,14 @@ class DocumentMaker:
         self._rated = {}
         for one in closings:
             owed = _owed_by(one)
-            rated = RatedAccount(
-                payer=owed.payer, currency=owed.currency, charges=charges[one.in_register], taxes=owed.taxes
-            )
+            rated = RatedAccount(payer=owed.payer, currency=owed.currency, charges=charges[one.id], taxes=owed.taxes)
             # the digest is that of the lines; this holds them against what was posted
             if (rated.net_minor, rated.tax_minor) != (one.net_minor, one.tax_minor):
                 raise RegisterDamaged(f"the charges of the closing {one.id} of {one.key.payer} are not its sum")
-            self._rated[one.in_register] = rated
+            self._rated[one.id] = rated
 
     @property
-    def charges(self) -> dict[RegisterKey, Sequence[Charge]]:
+    def charges(self) -> dict[str, Sequence[Charge]]:
         """The charges of each loaded closing."""
         return {key: rated.charges for key, rated in self._rated.items()}
 
@@ -91,7 +89,7 @@ class DocumentMaker:
 
     def parts(self, before: Closing | None, after: Closing | None) -> tuple[RatedAccount, ...]:
         """The charges of `after`, or the change from `before` to it; without `after`, those of `before` taken back."""
-        posted, owed = (None if one is None else self._rated[one.in_register] for one in (before, after))
+        posted, owed = (None if one is None else self._rated[one.id] for one in (before, after))
         if posted is None:
             assert owed is not None
             return (owed,)
@@ -134,7 +132,7 @@ class IssuedAgain(NamedTuple):
     document: Document
     closing: Closing | None
     before: Closing | None
-    charges: Mapping[RegisterKey, Sequence[Charge]]
+    charges: Mapping[str, Sequence[Charge]]
 
 
 def issued_document(register: Register, number: str) -> Document:

@@ -19,7 +19,7 @@ from cloud_jobs.billing.certificates.decisions import attribution_faults
 from cloud_jobs.billing.documents import DocumentError, DocumentType
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.register import ledger as rules
-from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, RegisterKey
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.current_contracts import CurrentContracts
 from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import (
@@ -158,18 +158,18 @@ def _given_away(
     posted = register.payers_by_snapshot(opened, *around)
     holders = {name for snapshot, names in posted.items() if current.are_newer(snapshot) for name in names}
     ledger = register.posted(opened, holders, *around)
-    by_days: dict[Days, dict[RegisterKey, str]] = defaultdict(dict)
+    by_days: dict[Days, dict[str, IssuedDocument]] = defaultdict(dict)
     for payer in sorted(holders):
         for one in ledger.standing(payer):
             # with a sum of nothing it asks for nothing
             if one.net_minor or one.tax_minor:
                 key = one.invoice.key
-                by_days[key.first_day, key.last_day][RegisterKey(payer, one.closing)] = one.invoice.number
-    for days, numbers in sorted(by_days.items()):
-        for part in in_parts([*numbers], PAYERS_AT_ONCE):
-            closings = register.closings(*days, {key.payer for key in part})
-            newest, named = {one.key.payer: one for one in closings}, {one.in_register: one for one in closings}
-            stale = [named[key] for key in part if key in named and current.differ(named[key])]
+                by_days[key.first_day, key.last_day][one.closing] = one.invoice
+    for days, invoices in sorted(by_days.items()):
+        for part in in_parts([*invoices], PAYERS_AT_ONCE):
+            closings = register.closings(*days, {invoices[closing].key.payer for closing in part})
+            newest, named = {one.key.payer: one for one in closings}, {one.id: one for one in closings}
+            stale = [named[one] for one in part if one in named and current.differ(named[one])]
             now = [newest[one.key.payer] for one in stale]
             is_settled = [one.outcome is ClosingState.FINAL and not current.fault(one) for one in now]
             amounts = register.amounts(
@@ -179,7 +179,7 @@ def _given_away(
                 owed = amounts[last.key.payer, last.run] if settled else {}
                 for what, amount in amounts[before.key.payer, before.run].items():
                     if amount and amount != owed.get(what, 0):
-                        yield OverlappingInvoice(what, numbers[before.in_register], before)
+                        yield OverlappingInvoice(what, invoices[before.id].number, before)
 
 
 def waiting(
@@ -250,14 +250,14 @@ class _Issue:
 
     def _part(self, opened: DeltaTable, payers: Collection[str]) -> Iterator[Row]:
         closings = self._register.closings(*self._days, payers)
-        newest, named = {one.key.payer: one for one in closings}, {one.in_register: one for one in closings}
+        newest, named = {one.key.payer: one for one in closings}, {one.id: one for one in closings}
         period = days_text(*self._days)
         self.refused.extend(NotClosed(payer, period) for payer in payers if payer not in newest)
         ledger = self._register.ledger(opened, [one.key for one in newest.values()], self._numbering)
         pairs: list[Pair] = []
         for one in newest.values():
             posted = ledger.posted(one.key)
-            pairs.append((one, named.get(RegisterKey(one.key.payer, "" if posted is None else posted.closing))))
+            pairs.append((one, named.get("" if posted is None else posted.closing)))
         self._read([pair for pair in pairs if pair[0].outcome is ClosingState.FINAL])
         for pair in pairs:
             try:

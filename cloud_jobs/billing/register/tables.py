@@ -21,7 +21,7 @@ from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.documents import DocumentType, PrecedingInvoice
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, TaxGroup
-from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey, RegisterKey
+from cloud_jobs.billing.register.closing import Closing, ClosingState, PeriodKey
 from cloud_jobs.billing.register.errors import RegisterDamaged, UnknownDocument
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.units import Meter
@@ -342,7 +342,7 @@ class Register:
                 return closing
         raise missing_closing(key.payer, closing_id)
 
-    def charges_of(self, closings: Collection[Closing]) -> dict[RegisterKey, tuple[Charge, ...]]:
+    def charges_of(self, closings: Collection[Closing]) -> dict[str, tuple[Charge, ...]]:
         """The charges of closings of one period. Raises RegisterDamaged if they are not those of the closing."""
         if not closings:
             return {}
@@ -354,7 +354,7 @@ class Register:
             of_one = found[one.key.payer, one.run]
             if lines_digest(charge_columns(of_one)) != one.lines_digest:
                 raise RegisterDamaged(f"the lines of the closing {one.id} of {one.key.payer} are not those of then")
-            charges[one.in_register] = of_one
+            charges[one.id] = of_one
         return charges
 
     def amounts(self, closings: Collection[Closing]) -> dict[tuple[str, str], dict[str, int]]:

@@ -17,7 +17,7 @@ from reportlab.pdfbase.ttfonts import TTFont
 from cloud_jobs.billing.contracts import MODEL_OF, Contracts, PayerContract, VatCategory
 from cloud_jobs.billing.contracts.check import check_contracts
 from cloud_jobs.billing.contracts.fields import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES, unprintable
-from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, InvoicingPeriod, document
+from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, InvoicingPeriod
 from cloud_jobs.billing.documents.ubl import EN_16931
 from cloud_jobs.billing.rating import Charge, RatedAccount, taken_back
 from cloud_jobs.billing.units import EXPONENT_OF
@@ -35,7 +35,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
     tariff,
 )
 from tests.cloud_jobs.billing.documents.published_rules import broken_rules, schema
-from tests.cloud_jobs.billing.documents.rated import CERTIFICATES, ORIGINAL, VATS, charges, taxed
+from tests.cloud_jobs.billing.documents.rated import CERTIFICATES, ORIGINAL, VATS, charges, made_of, taxed
 from tests.examples import examples
 
 Body = dict[str, Any]
@@ -103,7 +103,7 @@ def accepted(*bodies: Body) -> bool:
 
 def invoiced(contract: PayerContract, kind: DocumentType, parts: tuple[RatedAccount, ...]) -> Document:
     note = kind is not DocumentType.INVOICE
-    return document(
+    return made_of(
         kind=kind,
         number="WB-EU-00000042",
         issue_date=date(2026, 4, 2),

@@ -1,5 +1,6 @@
 """Sellers, buyers and rated accounts for the tests of documents, and strategies that draw them."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -9,8 +10,15 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, Payment, Vat
 from cloud_jobs.billing.contracts.fields import VatCategory
-from cloud_jobs.billing.documents import CertificateSummary, Document, DocumentType, InvoicingPeriod, PrecedingInvoice
-from cloud_jobs.billing.documents import document as made_of
+from cloud_jobs.billing.documents import (
+    CertificateSummary,
+    Document,
+    DocumentType,
+    InvoicingPeriod,
+    PrecedingInvoice,
+    document_body,
+    document_head,
+)
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, RatedAccount, TaxGroup
 from cloud_jobs.billing.rating.charges import MOST_QUANTITY
 from cloud_jobs.billing.units import Meter, round_ratio
@@ -35,6 +43,12 @@ MARCH = InvoicingPeriod(
 )
 CERTIFICATES = CertificateSummary(devices_by_state={"complete": 9, "closed by decision": 1}, digest="ab" * 32)
 ORIGINAL = PrecedingInvoice(number="WB-000041", issue_date=date(2026, 4, 2))
+
+
+def made_of(*, parts: Sequence[RatedAccount], names: Mapping[str, str] | None = None, **facts: Any) -> Document:
+    """Head and body as the register makes them."""
+    body = document_body(parts, kind=facts["kind"], buyer=facts["buyer"], names=names or {})
+    return {**document_head(owed=[part.owed for part in parts], body_digest=body.digest, **facts), **body.parts}
 
 
 def seller(**changes: Any) -> LegalEntity:

@@ -31,7 +31,6 @@ from cloud_jobs.billing.documents import (
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from tests.cloud_jobs.billing.documents.rated import buyer, charge, fixed, issued, rated_accounts, taxed
 from tests.cloud_jobs.billing.documents.test_document import KINDS, document_of
-from waybill.daemon.durable_file import create_durably
 
 VEHICLES = 8000
 HELD = 1_500_000
@@ -177,23 +176,3 @@ def test_a_link_of_that_name_is_not_followed(there: bool, tmp_path: Path) -> Non
     assert outside.exists() is there
     assert not there or outside.read_bytes() == b"mine"
     assert [path.name for path in folder.iterdir()] == ["WB-1.csv"]
-
-
-@pytest.mark.parametrize("fails_at", range(len(FILES)))
-@pytest.mark.parametrize(
-    "error", [OSError("No space left on device"), KeyboardInterrupt()], ids=["full", "interrupted"]
-)
-def test_what_fails_midway_leaves_nothing(
-    error: BaseException, fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = iter(range(len(FILES)))
-
-    def fails(path: Path, content: bytes) -> bool:
-        if next(calls) == fails_at:
-            raise error
-        return create_durably(path, content)
-
-    monkeypatch.setattr("cloud_jobs.billing.documents.forms.create_durably", fails)
-    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else NotWritten):
-        write_documents(tmp_path, FILES)
-    assert contents(tmp_path) == {}

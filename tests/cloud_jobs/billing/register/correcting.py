@@ -47,7 +47,7 @@ def asked_for(billed: BilledLake) -> Counter[str]:
     for name in {one.key.payer for one in documents}:
         for one in ledger.standing(name):
             closing = register.closing(one.invoice.key, one.closing)
-            for charge in register.charges_of([closing])[closing.in_register]:
+            for charge in register.charges_of([closing])[closing.id]:
                 found[charge.key.device] += charge.amount_minor
     return found
 
