@@ -21,7 +21,7 @@ _TEXT: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?", re.ASCII)
 _DAY: Final = timedelta(days=1)
 _EPOCH: Final = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
 _OF_THE_MACHINE: Final = {"Factory", "localtime", "posixrules"}
-"""Names that stand for another zone on each machine, or for none."""
+"""Names that mean another zone on each machine, or none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

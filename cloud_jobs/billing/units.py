@@ -128,7 +128,7 @@ def round_ratio(numerator: int, denominator: int) -> int:
     """The nearest integer to a ratio (denominator above 0); halves go away from zero. Every amount is rounded here,
     once.
     """
-    # in integers: `round` takes a half to the even neighbour, and a float holds no tenth of a cent
+    # in integers: `round` rounds halves to even, and floats are inexact
     magnitude = (2 * abs(numerator) + denominator) // (2 * denominator)
     return -magnitude if numerator < 0 else magnitude
 

@@ -10,7 +10,7 @@ from cloud_jobs.lake.snapshots import LakeState
 from geo.spatial import TrackSettings
 
 MAX_SEGMENT: Final = timedelta(days=1)
-"""A row is of the hour in which its segments end; the fix where one begins is at most this long before the other."""
+"""A usage row covers segments that end in its hour; a segment begins at most this long before."""
 
 
 class Reach(NamedTuple):
@@ -28,7 +28,7 @@ def reach_at(snapshot: LakeState) -> Reach:
 def tracks_at(snapshot: LakeState) -> TrackSettings:
     """The track settings that the usage of a snapshot was computed with."""
     stated = _stated(snapshot)
-    # beside the version of the engine, and perhaps what only an earlier one knew
+    # the text also has the engine version, and perhaps settings of earlier versions
     return TrackSettings.model_validate({name: stated[name] for name in TrackSettings.model_fields if name in stated})
 
 
@@ -39,6 +39,6 @@ def engine_at(snapshot: LakeState) -> int | None:
 
 
 def _stated(snapshot: LakeState) -> dict[str, Any]:
-    # a lake whose usage was never computed states none, and nothing is metered
+    # a lake without usage states none
     found: dict[str, Any] = json.loads(snapshot.usage_tracks or "{}")
     return found

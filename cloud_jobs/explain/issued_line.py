@@ -68,14 +68,14 @@ def records_of_hour(lake: Lake, device: TenantDevice, hour: ExplainedHour, limit
             for row in pa.concat_tables(found).sort_by("seq").to_pylist() if found else ():
                 if limit <= 0:
                     return
-                # between the first and the last there are records of other zones
+                # the range also covers records of other zones
                 if row["seq"] in seqs:
                     limit -= 1
                     yield row
 
 
 MAX_POOL_DEVICES: Final = 1_000
-"""Of so many devices usage is read to rate a pool of an account once more; of more the amount is unknown."""
+"""The most devices of a pool that are rated again; for more the amount is unknown."""
 _MOMENT: Final = timedelta.resolution
 
 
@@ -112,7 +112,7 @@ def explain_line(
     """
     lake, issued = register.lake, issued_again(register, number)
     key = _key_of(issued.document, number, line, device)
-    # a void has no closing of its own: what it takes back is explained
+    # a void has no closing of its own; explain what it takes back
     closing = issued.closing or issued.before
     assert closing is not None, "a document posts a closing, or takes one back"
     charge = _charge(issued.charges[closing.id], key)

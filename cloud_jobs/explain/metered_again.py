@@ -30,7 +30,7 @@ from geo.spatial.ragged import Floats, Ints
 # Fences that a track may touch, by bounding boxes. Pure.
 
 _LEAST_METRES_A_DEGREE: Final = 110_000.0
-"""Of latitude there is no degree that is shorter."""
+"""No degree of latitude is shorter."""
 _SLACK_DEG: Final = 1e-6
 """A border this near may be met: coordinates are compared after rounding."""
 _WIDTH: Final = re.compile(r'"(?:radius_m|width_m)"\s*:\s*"?([0-9.eE+-]+)')
@@ -70,7 +70,7 @@ def ids_near(bodies: Sequence[tuple[str, str]], track: TrackBox) -> set[str]:
     around = np.minimum(margin / np.maximum(narrowest, 1e-9), 360.0)
     west, east = west - around, east + around
     is_apart = (west > track.east) | (east < track.west) | (south > track.north) | (north < track.south)
-    # a text that GEOS cannot read has no bounds (NaN), and is apart from nothing
+    # texts that GEOS cannot read have NaN bounds and count as near
     is_near = ~is_apart | (east - west >= 180) | (west <= -180) | (east >= 180)
     return {name for (name, _), near in zip(bodies, is_near.tolist(), strict=True) if near}
 
@@ -82,7 +82,7 @@ def _margin_deg(body: str) -> float:
 
 
 MAX_HOURS: Final = 31 * 24 + 1
-"""The most hours that are computed again at once: those of a month, also of one in which clocks are put back."""
+"""The most hours that are computed again: a month with an hour for the change of clocks."""
 
 
 class MeteredAgain(NamedTuple):
@@ -121,7 +121,7 @@ def meter_again(
     if box is not None:
         near = ids_near([*zip(fences["id"].to_pylist(), fences["body"].to_pylist(), strict=True)], box)
     rules = MeterRules(published_fences(publications(fences, ids=near)).features, tracks)
-    # rows of two engines are alike where all that they say is, but for which of them says it
+    # rows state the engine of the usage, so that only other differences show
     engine = engine_at(snapshot) or ENGINE_VERSION
     return MeteredAgain(meter_table(records, [device], rules, engine), engine)
 

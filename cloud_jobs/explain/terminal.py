@@ -112,7 +112,7 @@ def _checks_table(line: ExplainedLine) -> FittedTable:
     found = line.explanation
     charge, meter = found.charge, _meter(found.charge)
     unit = MEASURE_OF[meter].unit
-    # a note posts the difference of two closings: what is explained is what the newer one owes
+    # a note posts a difference; the newer closing is explained
     title, owed = (
         ("Held against the charge", "charged") if line.posted is None else ("Held against what is owed", "owed")
     )

@@ -53,7 +53,7 @@ def _digest(text: str) -> str:
 
 
 MAX_REASONS: Final = 3
-"""So many reasons of a closing are named."""
+"""The most reasons of a closing that are named."""
 
 
 def _unsettled(
@@ -94,7 +94,7 @@ def compare_charges(
     Raises LakeError, StoreUnavailable.
     """
     current = CurrentContracts(register.lake, snapshot)
-    # reads each fence there is, so it is asked for once and only where one is new
+    # reads all fences, so only once and only if a fence is new
     other_fences = cache(lambda: closing_fences(register.lake, snapshot).open_end)
     by_payer: dict[str, Counter[_Used]] = defaultdict(Counter)
     for (payer, account, meter, zone), quantity in owed.items():
@@ -119,7 +119,7 @@ def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Se
     except RegisterDamaged as fault:
         if len(closings) == 1:
             return {closings[0].key.payer: fault}
-    # one of them is damaged: each by itself
+    # find the damaged one
     return {name: found for one in closings for name, found in _charges_of(register, [one]).items()}
 
 
@@ -263,7 +263,7 @@ def _made_again(
         maker.load(_basis(entries, closings))
         is_loaded = True
     except RegisterDamaged:
-        # of one of them: each by itself
+        # find the damaged one
         is_loaded = False
     same = 0
     for entry, row in zip(entries, rows, strict=True):

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.units import MEASURE_OF, Meter
 
 MAX_NAMED: Final = 20
-"""So many places of one kind are named where counts differ; of the others there is their number."""
+"""The most places of one kind that are named."""
 
 
 class Station(StrEnum):
@@ -76,7 +76,7 @@ def outcome_of(comparisons: Iterable[Comparison]) -> ComparisonOutcome:
     if not found:
         return ComparisonOutcome.UNKNOWN
     worst = next((one for one in _WORST if one in found), ComparisonOutcome.EQUAL)
-    # what was merely counted is wrong in nothing
+    # counted only: nothing is wrong
     return ComparisonOutcome.EQUAL if worst is ComparisonOutcome.COUNTED else worst
 
 
@@ -102,7 +102,7 @@ def summed(comparisons: Iterable[Comparison], place: str) -> list[Comparison]:
 
     Unknown counts are in no sum.
     """
-    # what was merely counted is no part of a sum that is compared
+    # counted values are summed separately
     sums: dict[tuple[Station, str, str, bool], tuple[int, int]] = {}
     wrong: dict[tuple[Station, str, str], list[Comparison]] = {}
     for one in comparisons:

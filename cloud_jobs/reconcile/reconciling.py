@@ -82,7 +82,7 @@ def compare_heads(
     made = np.maximum(rows["head"].to_numpy(), rows["stated_head"].to_numpy())
     received, lost = received_counts(rows), _lost(rows)
     missing = made - received - lost
-    # whose streams do not all reach the end: a few, whose certificates say why
+    # the few devices whose streams do not all reach the end
     settled_at = hours[1] + reach_at(snapshot).after
     late = rows["complete_until_us"].to_numpy() < micros(settled_at)
     asked = {*_devices(rows.filter(pa.array(late)))}
@@ -91,7 +91,7 @@ def compare_heads(
         asked |= {*devices} - by.keys()
     wrong = [*_not_closed(lake, snapshot, {device: hours_of.get(device, [hours]) for device in asked})]
     of_wrong, found = sum(one.missing.count for one in wrong), int(received.sum())
-    # a vehicle that was taken out of service is silent for good
+    # vehicles out of service stay silent
     retired = [one for one in wrong if _is_silent(one) and one.of_device not in hours_of]
     known = [*_wrong_ones([one for one in wrong if not _is_silent(one) or one.of_device in hours_of])]
     note = f"{int(lost.sum()):,} declared lost"
@@ -190,7 +190,7 @@ def compare_usage(
         ]
     )
     if snapshot.covers < snapshot.ingest_number:
-        # merely counted: what they hold of the period is compared above
+        # counted only: their records are compared above
         note = f"of {snapshot.ingest_number:,}; run `cloud-jobs usage`"
         yield Comparison(Station.USAGE, "commits of the ingest that usage covers", "", None, snapshot.covers, note)
     if used.late_positions:
@@ -408,7 +408,7 @@ def reconcile(
     register = Register(lake)
     names = {*(one.id for one in contracts), *(one.closing.key.payer for one in refused)}
     if payers is None:
-        # who was closed for these days and pays no more: what is posted to it stands until it is taken back
+        # also former payers: their posted invoices are valid until taken back
         names |= {*register.payers(*days)}
     found += [*_nothing_to_compare(names), *_charges(register, snapshot, days, sorted(names), used)]
     return Reconciliation(snapshot, days, found)

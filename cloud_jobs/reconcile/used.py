@@ -33,7 +33,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import row_digest
 
 Owed = tuple[str, str, Meter, str]
-"""A payer, an account, a meter, a zone: a fence that moved leaves the sum over all zones as it is."""
+"""Payer, account, meter and zone: a sum over zones would hide a moved fence."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class CountedUsage:
         held, whole, assigned = held_by(contracts), dict[TenantDevice, list[Held]](), dict[TenantDevice, list[Held]]()
         for name, device in names.items():
             mine = sorted(held.get(device, ()))
-            # what is beside the days of those who pay for it, by their clocks, is of other days
+            # only the days of its payers, in their time zones
             first, last = (periods[mine[0].payer], periods[mine[-1].payer]) if mine else (None, None)
             begin = first[0] if first else quarter_number(self.hours[0])
             whole[device] = [Held(begin, last[1] if last else quarter_number(self.hours[1]), "", name)]

@@ -28,11 +28,11 @@ from waybill.record.record import EPOCH_RANDOM_BITS
 # Doubts: unreadable messages and unknown ways that may make a complete period's sum wrong. Pure.
 
 USUAL_BOUNDS: Final = DoubtBounds()
-"""Of a payer who agreed on nothing else."""
+"""The defaults."""
 UNKNOWN_TOPIC: Final = "unknown-topic"
 _NO_VALUE: Final = "no-value"
 _MIN_AFTER: Final = 60
-"""Fewer messages on unknown topics after the last position say nothing."""
+"""Fewer messages on unknown topics after the last position are no doubt."""
 _DROPPED: Final = "messages dropped by the vehicle's broker before the agent"
 
 
@@ -117,14 +117,14 @@ class Observed(NamedTuple):
         if self.unreadable and not self.messages:
             found.append(f"none of its messages could be read: {self.reasons}")
         elif not self.positions and (others := self.no_faults.keys() - {_NO_VALUE}):
-            # signals and events say nothing of the way
+            # signals and events do not replace positions
             reasons = [one for one in self.unreadable if one[0] in others]
             found.append(f"none of its positions could be read: {listed(reasons)}")
         if self.messages:
             if not self.signals and (count := self.no_faults.get(_NO_VALUE, 0)):
                 found.append(f"none of its signals could be read: {_NO_VALUE} {count:,}")
             found += self._unreadable_kinds(bounds)
-        # a topic that was there before is not that of the positions under another name
+        # a topic seen before is not the renamed topic of the positions
         before, after = self.no_faults.get(UNKNOWN_TOPIC, 0) - self.unknown_after, self.unknown_after
         if after > max(before, _MIN_AFTER) and after * 100 > bounds.unreadable_percent * (self.positions + after):
             came = f"although {after:,} messages on unknown topics came"
@@ -179,7 +179,7 @@ def _clock(ms: int) -> str:
 
 _US_PER_MS: Final = 1000
 DRAWN_BY_CHANCE_US: Final = ((1 << 35 >> EPOCH_RANDOM_BITS) + 1) * _US_PER_MS
-"""A buffer whose clock was not set takes a number of up to so much after the one before it (17 minutes)."""
+"""Without a set clock, a buffer's number is at most this much after the previous one (17 minutes)."""
 
 
 class CertificateState(StrEnum):
@@ -218,7 +218,7 @@ def relevant_streams(streams: Mapping[int, Coverage], start_us: int, end_us: int
     A buffer made after the period is left out if an earlier one remains, because until then the device wrote into that
     one.
     """
-    # nearly all devices have one, and it is theirs alone
+    # nearly all devices have one stream
     if len(streams) == 1:
         return dict(streams)
     ordered = dict(sorted(streams.items()))
@@ -228,7 +228,7 @@ def relevant_streams(streams: Mapping[int, Coverage], start_us: int, end_us: int
         for epoch, coverage in ordered.items()
         if not any(coverage.stated_us <= at <= start_us for later, at in begun.items() if later > epoch)
     }
-    # where none is left the device is known by later buffers alone, and those have to account for the period
+    # if none is left, only later buffers are known, and they must account for the period
     earlier = any(began_us(epoch) < end_us for epoch in left)
     return {epoch: one for epoch, one in left.items() if not (earlier and begun.get(epoch, 0) >= end_us)}
 
@@ -241,7 +241,7 @@ def _believed(ordered: Mapping[int, Coverage]) -> dict[int, int]:
     """
     found, before = dict[int, int](), -DRAWN_BY_CHANCE_US
     for epoch, coverage in ordered.items():
-        # also of a number that is not believed: the next one may have been drawn upon it
+        # also for an unreliable number, because the next one may be a step after it
         at = began_us(epoch)
         if before + DRAWN_BY_CHANCE_US <= at <= coverage.stated_us:
             found[epoch] = at
@@ -403,12 +403,12 @@ def certify(
     """
     assert start < end, "a period"
     settled_us = micros(end + reach.after)
-    # first of all: what is missing in a buffer of another time is no reason
+    # gaps in a buffer of another time are no reason
     of_period = relevant_streams(streams, micros(start - reach.before), settled_us)
     states = {epoch: stream_state(coverage, settled_us) for epoch, coverage in of_period.items()}
-    # a device that was never heard of may have driven
+    # a device without any record may have driven
     state = max(states.values(), key=_BEST_FIRST.index, default=CertificateState.SILENT)
-    # streams that are complete say nothing of how long the others have been silent
+    # complete streams do not tell how long the others have been silent
     silent = [of_period[epoch].stated_us for epoch, one in states.items() if one is CertificateState.SILENT]
     first = min(silent, default=0) if state is CertificateState.SILENT else 0
     decisions, doubts = [*decisions], observed.doubts(bounds)
@@ -436,12 +436,11 @@ def certify(
 
 
 def _declared_lost(streams: Mapping[int, Coverage]) -> tuple[tuple[str, SeqRanges], ...]:
-    # by reason first: that is how a person asks for them
     found: dict[str, dict[int, IntervalSet]] = {}
     for epoch, coverage in streams.items():
         if not coverage.tombstones:
             continue
-        # without what came all the same, after it was declared
+        # without records that arrived after they were declared lost
         lost = coverage.declared_lost
         for reason in {tombstone.reason for tombstone in coverage.tombstones}:
             declared = IntervalSet((first, last) for first, last, why in coverage.tombstones if why == reason)

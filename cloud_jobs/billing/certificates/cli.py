@@ -35,7 +35,7 @@ MAX_DEVICES: Final = 1000
 """The most devices of one command."""
 _MAX_FAULTS: Final = 20
 _CLOSED_BY: Final = {CertificateState.OPEN: ClosedState.OPEN, CertificateState.SILENT: ClosedState.SILENT}
-"""What a decision closes of a device, by what its certificate states."""
+"""State of a certificate -> kind of decision that closes it."""
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -89,11 +89,11 @@ def close_device(
     named, asked = _devices(tenant, device or [], devices), BillingPeriod.parse(period, "UTC")
     opened = _opened(lake)
     now = checked_time(opened)
-    # nothing is written to look: a snapshot would be kept for ever
+    # no snapshot, which would be kept for ever
     state = newest_state(opened)
     contracts = Contracts(reference_rows(opened, state, "account"))
     days = contracts.period_of(payer, asked.first_day, asked.last_day)
-    # what there is to decide, before anything is
+    # certificates before the decision
     bounds, span = contracts.doubt_bounds(payer, days), (days.start, days.end)
     stated = certificates_from(opened, state, named, span, bounds)
     kinds = {one: closes or _to_close(stated[one]) for one in named}

@@ -156,7 +156,7 @@ def standing(decisions: Iterable[Decision]) -> list[Decision]:
 
 _TABLE: Final = "decisions"
 _NEW: Final = 0
-"""The number of a decision that is not in the table yet."""
+"""The number of a decision that is not stored yet."""
 
 
 def decide(
@@ -201,7 +201,7 @@ def decide_each(
     ]
 
     def wanted(rows: pa.Table) -> list[Decision]:
-        # the time is left out: an answer that was lost comes again later
+        # without the time: a command repeated after a lost answer is later
         stand = standing(_read(of_devices(rows, kinds)))
         same = {replace(one, number=_NEW, decided_at=_utc(now)): one for one in stand}
         return [same.get(one, one) for one in asked]
@@ -228,7 +228,7 @@ def withdraw(lake: Lake, number: int, *, decided_by: str, reason: str, now: date
         if taken_back is None or taken_back.withdraws is not None:
             raise BadDecision(None, [*faults, f"{number} is the number of none: `waybill decisions list` shows them"])
         before = next(iter(_read(rows.filter(pc.equal(rows["withdraws"], number)))), None)
-        # sent again after an answer that was lost, it is the same one
+        # repeated after a lost answer, it is the same withdrawal
         if before is not None and replace(before, **answer) != replace(before, decided_at=_utc(now)):
             faults.append(f"decision {number} was withdrawn by {before.decided_by} (number {before.number})")
         if faults:
@@ -258,7 +258,7 @@ def decisions(
     """All decisions in order, or those on some devices, as of now or of a snapshot. Raises LakeError."""
     where: list[Condition] = [] if snapshot is None else [("number", "<=", snapshot.decisions_number)]
     rows = lake.rows(_TABLE, where=where)
-    # in Arrow, among however many: a row that is looked at in Python costs a hundred times as much
+    # filtered in Arrow: Python costs a hundred times as much for each row
     return _read(rows if devices is None else of_devices(rows, devices))
 
 

@@ -58,7 +58,7 @@ _POSITION: Final = "position"
 _OBSERVED: Final = (*OBSERVED, "events")
 
 HoursOf = Mapping[TenantDevice, tuple[datetime, datetime]]
-"""Of each device the time that is asked for: from its first moment to the first one after it."""
+"""For each device the requested time, its end excluded."""
 
 
 Counts = Counter[TenantDevice]
@@ -78,7 +78,7 @@ def count_not_metered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach:
     found: Counter[TenantDevice] = Counter()
     wanted: dict[str, Range] = {"ingest_number": numbers, "device_time": (first, last)}
     for rows in _rows(lake, stored, hours_of, (*_OF_DEVICE, "kind", "device_time"), wanted):
-        # around the period only a position has a say: events and bytes are counted where they are
+        # outside the period only positions affect its usage
         near = pc.and_(_within(rows, hours_of, reach), pc.equal(rows["kind"], _POSITION))
         found += _counted(rows.filter(pc.or_(_within(rows, hours_of), near)))
     return found
@@ -210,7 +210,7 @@ def _quarters_within(
     limits = np.array([[micros(one) for one in hours_of[name]] for name in names], np.int64)
     limits = limits.reshape(-1, 2)[device]
     quarter = _quarter_begins(rows)
-    # a payer's time begins and ends on quarters, as local days do
+    # periods begin and end on quarters of an hour
     return device, names, (quarter >= limits[:, :1]) & (quarter < limits[:, 1:])
 
 
@@ -253,7 +253,7 @@ def _rows(
     columns: Sequence[str],
     wanted: Mapping[str, Range],
 ) -> Iterator[pa.Table]:
-    # bounds of both for the row groups; which pairs are meant is decided row by row
+    # bounds select row groups; rows are then filtered by exact pairs
     names, tenants = sorted({one.device for one in devices}), [one.tenant for one in devices]
     ranges = {"tenant": (min(tenants), max(tenants)), "device": (names[0], names[-1]), **wanted}
     files = lake.files("records")
@@ -363,7 +363,7 @@ def _erased_unmetered(lake: Lake, snapshot: LakeState, hours_of: HoursOf, reach:
     """The devices whose unmetered records may have been erased, and so cannot be counted."""
     if snapshot.covers == snapshot.ingest_number:
         return set()
-    # an erasure waits for usage as it is, not as it was at this snapshot
+    # an erasure waits for current usage, not for that of this snapshot
     since = _before(erasures_since(lake, snapshot), hours_of)
     return {device for device, moment in since.items() if moment > hours_of[device][0] - reach.before}
 

@@ -31,7 +31,7 @@ from geo.reference.moments import Moment
 # Canaries use a reserved tenant; no customer's account may contain their devices.
 
 CANARY: Final = "canary"
-"""The tenant of canaries' devices. Their accounts and sellers are named so, or begin with it and a hyphen."""
+"""The tenant of canary devices. Ids of canary accounts and sellers are `canary` or begin with `canary-`."""
 
 
 def is_canary(name: str) -> bool:
@@ -210,7 +210,7 @@ class Account(Contract):
     @model_validator(mode="after")
     def _each_device_once_at_a_time(self) -> Self:
         if len({(one.tenant, one.device) for one in self.devices}) == len(self.devices):
-            # as in most accounts, and there are very many
+            # most accounts, of which there are very many
             return self
         assigned = defaultdict[TenantDevice, list[Assignment]](list)
         for one in self.devices:

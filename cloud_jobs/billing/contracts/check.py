@@ -50,7 +50,7 @@ def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
             changes.append((end, after.devices_of(row["id"], end - timedelta.resolution)))
         for moment, had in changes:
             gone = had - after.devices_of(row["id"], moment)
-            # what moves to another account is no loss
+            # devices that move to another account keep a payer
             gone -= after.devices_held(gone, moment)
             if gone:
                 names = [f"{one.tenant}/{one.device}" for one in sorted(gone)]
@@ -90,7 +90,7 @@ def _accounts(stated: Iterable[Row]) -> Iterator[tuple[Row, datetime]]:
 
 MAX_FAULTS: Final = 100
 _LAST: Final[Row] = {"publication_id": "~", "published_at": datetime.max.replace(tzinfo=UTC)}
-"""A stated version, of no publication yet, comes after all that are published."""
+"""Makes a stated version sort after all published ones."""
 
 
 def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator[tuple[str, bool]]:
@@ -109,13 +109,13 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
         if price.zone not in {"", ANY_ZONE}
     ]
     gates = _gates(fences, {zone for *_, zone in named})
-    # by their names alone: to see whether all of them can be used would take long
+    # by name only: validating all fences would take long
     known = {row["id"] for row in fences}
     for row, number, meter, zone in named[:MAX_FAULTS]:
         place = row["place_of"]("prices", number, "zone") if "place_of" in row else row["place"]
         price = f"{place}: tariff {row['id']!r}: prices.{number} is for {meter} in zone {zone!r}"
         if zone not in gates:
-            # what is published later is never the one that reads the same: the price would be for nothing
+            # a fence that reads the same cannot be published later, so the price would never apply
             is_lack = not any(one != zone and as_read(one) == as_read(zone) for one in known)
             yield f"{price}, which no fence or gate is that can be used{name_advice(zone, known)}", is_lack
         elif gates[zone] != (meter is Meter.CROSSING):
@@ -144,7 +144,7 @@ def _tariff(body: str) -> Tariff | None:
 
 
 MAX_MONTHS: Final = 24
-"""So many months in which a stated version begins or ends are looked at, the earliest ones."""
+"""The most months in which stated versions begin or end that are checked, earliest first."""
 
 
 class CheckedContracts(NamedTuple):
@@ -196,7 +196,7 @@ def _faults(
             period = _month_of(after, payer, since)
             if period is not None:
                 faults = _faults_of(after, payer, period)
-                # asked only where something is wrong: of a hundred thousand payers hardly one has been
+                # only after a fault: hardly any of many payers has one
                 was = {str(one) for one in _faults_of(before, payer, period)} if faults else set()
                 yield from (one for one in faults if str(one) not in was)
 

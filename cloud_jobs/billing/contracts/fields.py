@@ -150,9 +150,9 @@ def _no_truth_value(given: Any) -> Any:
 
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-"""It stands in file names and invoice numbers, so nothing in it leads out of a folder."""
+"""Part of file names and invoice numbers, so it has no path separators."""
 WireName = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}$")]
-"""A tenant, device or region: what batches can name."""
+"""A tenant, device or region as batches name it."""
 Zone = Annotated[str, AfterValidator(_zone)]
 """What the id of a fence or gate may be, or ""."""
 Text = Annotated[
@@ -172,7 +172,7 @@ Number = Annotated[
 Amount = Annotated[Number, Field(ge=0), AfterValidator(abs)]
 """At least 0; -0 is 0."""
 UnitAmount = Annotated[Amount, Field(le=1_000_000_000)]
-"""What one unit costs: in no currency a kilometre, an hour or a byte costs more than this."""
+"""The cost of one unit; no currency needs more for a kilometre, an hour or a byte."""
 Percent = Annotated[Amount, Field(le=100)]
 Iban = Annotated[
     str,
@@ -180,14 +180,14 @@ Iban = Annotated[
     StringConstraints(pattern=r"^[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}$"),
     AfterValidator(_iban),
 ]
-"""ISO 13616; spaces are passed over."""
+"""ISO 13616; spaces are removed."""
 VatId = Annotated[
     str,
     BeforeValidator(_without_spaces),
     StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$"),
     AfterValidator(_vat_id),
 ]
-"""With the letters of its country in front (EL for Greece)."""
+"""With country prefix (EL for Greece)."""
 
 
 def decimals_of(amount: Decimal) -> int:
@@ -222,12 +222,12 @@ class VatCategory(StrEnum):
 NEEDS_SELLERS_VAT_ID: Final[Mapping[VatCategory, str]] = MappingProxyType(
     {VatCategory.INTRA_COMMUNITY: "BR-IC-02", VatCategory.EXPORT: "BR-G-02"}
 )
-"""The rule by which a seller needs a vat_id; for all other categories its tax_registration_id will do."""
+"""The rule that requires a seller's vat_id; other categories accept a tax_registration_id."""
 
 NEEDS_BUYERS_VAT_ID: Final[Mapping[VatCategory, str]] = MappingProxyType(
     {VatCategory.REVERSE_CHARGE: "BR-AE-02", VatCategory.INTRA_COMMUNITY: "BR-IC-02"}
 )
-"""The rule by which a payer needs a vat_id."""
+"""The rule that requires a payer's vat_id."""
 
 
 class Vat(Contract):

@@ -180,7 +180,7 @@ class PayerParts:
         )
 
     def _digest(self, time_zone: str) -> str:
-        # what was published again unchanged is the same contract
+        # an unchanged repeated publication is the same contract
         texts = sorted({_text_digest(body) for body in self._publications.values()})
         return sha256("".join([time_zone, *texts]).encode()).hexdigest()
 
@@ -266,7 +266,7 @@ class PayerParts:
         return found
 
 
-# price lists are few and long, and many payers have the same one
+# few long price lists, shared by many payers
 @lru_cache(maxsize=4096)
 def _text_digest(body: str) -> str:
     return sha256(body.encode()).hexdigest()

@@ -22,7 +22,7 @@ from geo.reference.in_force import Usable
 
 Facts = TypeVar("Facts")
 EVER: Final = (1 << 63) - 1
-"""The end (µs) of what has none."""
+"""The end (µs) of a version without end."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -86,10 +86,10 @@ MODEL_OF: Final[dict[str, type[Contract]]] = {
     "legal_entity": LegalEntity,
     "tariff": Tariff,
 }
-"""Kind of reference data -> what a text of that kind makes."""
+"""Kind of reference data -> model."""
 _MAX_REASONS: Final = 5
 VALUE_ERROR: Final = "Value error, "
-"""What pydantic writes before the reason of a validator of ours."""
+"""Pydantic's prefix of messages of our validators."""
 
 _Made = TypeVar("_Made", bound=Contract)
 

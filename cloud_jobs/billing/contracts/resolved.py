@@ -266,7 +266,7 @@ def _touching(device: Numbers, begin: Numbers, end: Numbers) -> list[tuple[int, 
     """First and last (excluded) row of each device that has two overlapping assignments."""
     if not len(device):
         return []
-    # rows are by device and begin, so if any two of a device overlap, two neighbours do
+    # rows are sorted by device and begin, so if any two rows of a device overlap, two neighbours do
     near = np.flatnonzero((device[1:] == device[:-1]) & (begin[1:] < end[:-1]))
     each = np.unique(device[near])
     firsts, afters = np.searchsorted(device, each), np.searchsorted(device, each, "right")

@@ -267,7 +267,7 @@ class Tariff(Contract):
                 yield f"prices.{number} is for {price.meter}, which is in not_sold"
         yield from self._pool_faults()
         for meter, zone, window in placed:
-            # "*" is no price of what is outside all zones
+            # "*" does not apply outside all zones
             default = ANY_ZONE if zone and MEASURE_OF[meter].zones is not MeterZones.NONE else zone
             if window and not {(meter, zone, ""), (meter, default, "")} & placed.keys():
                 yield f"{self.prices[placed[meter, zone, window]]} has a price, and none outside its windows"
@@ -294,7 +294,7 @@ class Tariff(Contract):
             if len(set(cap.meters)) != len(cap.meters):
                 yield f"caps.{number} names a meter twice"
             if cap.per is CapSpan.DAY:
-                # a day has no share of its own in a tier or an allowance of the whole period
+                # tiers and allowances are of the whole period, so a single day has no cost
                 uneven = (price for price in self.prices if cap.holds_for(price.meter) and not price.is_flat)
                 for price in islice(uneven, 1):
                     what = "tiers" if price.tiers else "an allowance"

@@ -24,13 +24,13 @@ from waybill.settings import (
 from waybill.settings.text import MAX_REASON_CHARACTERS
 
 TABLES: Final[dict[str, type[BaseModel]]] = {**MODEL_OF, "alert_rule": AlertRule}
-"""What a table of each name makes."""
+"""Table name -> model."""
 MAX_TOML_CONTRACTS_BYTES: Final = 8 << 20
 MAX_TEXT_FAULTS: Final = 100
-"""So many faults of a text are named."""
+"""The most faults that are reported."""
 _MAX_NUMBER: Final = 64
 _DEVICE: Final = "device"
-"""What a table of a file of devices is called."""
+"""Table name in device files."""
 
 
 class StatedContract(NamedTuple):
@@ -65,7 +65,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
             else:
                 lines = lines or TomlLines(text)
                 found.append(StatedContract(kind, made, path, lines))
-        # One by one: to look for the nearest right word of each of a million faults would take long.
+        # one by one, because suggestions for a million faults would take long
         for place, reason in reasons:
             lines = lines or TomlLines(text)
             faults.append(TextFault(lines.of((*path, *place)) or 0, 0, reason[:MAX_REASON_CHARACTERS]))

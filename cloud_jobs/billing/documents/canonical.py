@@ -64,7 +64,7 @@ def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Col
     numbers: list[int] = []
     charges: list[Charge] = []
     for number, of_line in enumerate(charges_by_line, 1):
-        # all else of their keys is the same in a line
+        # the rest of the key is the same within a line
         charges += sorted(of_line, key=_KEY)
         numbers += [number] * (len(charges) - len(numbers))
     if not charges:
@@ -119,11 +119,11 @@ list of its entries."""
 
 FORMAT: Final = 1
 BODY: Final = frozenset({"annex", "lines", "subtotals"})
-"""What is made of the charges and certificates alone, whatever number and dates the document gets."""
+"""The parts that do not depend on number and dates."""
 _DIGEST: Final = "digest"
 _BODY_DIGEST: Final = "body_digest"
 _AT_ONCE: Final = 200
-"""So many elements of a long list are text at once."""
+"""Elements of a long list that are encoded at once."""
 
 
 def _entries(value: Any) -> list[Any]:
@@ -197,7 +197,7 @@ def read_document(content: bytes) -> Document:
     unsealed = {**head(document), _BODY_DIGEST: body_digest}
     unsealed.pop(_DIGEST, None)
     seals = {_BODY_DIGEST: body_digest, _DIGEST: digest_of([canonical_text(unsealed)])}
-    # by its bytes: a number that was written as a float, or a key that stands twice, is a change too
+    # compares bytes, so that a float or a repeated key is a change too
     if canonical_bytes({**document, **seals, "annex": Annex(annex)}) != content:
         raise UnreadableDocument(f"document {name} does not have the content it was issued with")
     return document

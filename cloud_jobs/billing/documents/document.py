@@ -99,13 +99,13 @@ class CertificateSummary:
 
 # Checks before a document is made: printable texts and the facts that EN 16931 requires.
 
-# how JSON writes controls; a text with a backslash before such a letter looks alike, and is looked at closely
+# escapes of control characters; texts with a backslash before such a letter are checked in full
 _ESCAPED: Final = re.compile(r"\\[bfnrtu]")
 
 
 def is_plain(text: str) -> bool:
     """Whether `check_texts` would accept every text in this JSON, in which control characters are escaped."""
-    # most have none: of ASCII only the escaped controls and DEL are not to be used
+    # most texts: of ASCII, only control characters and DEL are unusable
     if text.isascii() and "\\" not in text and "\x7f" not in text:
         return True
     return not (UNSHOWN.search(text) or _ESCAPED.search(text))
@@ -172,7 +172,7 @@ class _Group(NamedTuple):
 
     @classmethod
     def of(cls, charges: Sequence[Charge], sign: int) -> _Group:
-        # column by column: a large month has ten million charges
+        # column by column, because a large month has ten million charges
         _, quantities, free, amounts, _ = zip(*charges, strict=True) if charges else ((),) * 5
         return cls(sign * sum(quantities), sign * sum(free), sign * sum(amounts), charges)
 
@@ -228,12 +228,12 @@ def charges_of(document: Document) -> tuple[Charge, ...]:
 
 def _order(of_line: GroupKey, payer: str) -> tuple[Any, ...]:
     key, part = of_line
-    # what is of no region, as the minimum fee, closes its account
+    # charges without region, such as the minimum fee, come last in their account
     return (key.account != payer, key.account, not key.region, key.order, part)
 
 
 def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
-    # a cap is of a meter, and measures nothing
+    # a cap has no quantity
     meter = key.meter if key.kind is ChargeKind.USAGE else None
     vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
     return {
@@ -287,7 +287,7 @@ def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str
 
 def _item_name(key: ChargeKey) -> str:
     if key.kind is not ChargeKind.USAGE or key.meter is None:
-        # it is of all places; of several meters the price names each
+        # a cap covers all places; its price names several meters
         return ": ".join(part for part in (key.kind.value.capitalize(), key.meter and key.meter.value) if part)
     place, window = place_text(key.meter, key.zone), key.window and f"window {key.window}"
     return ", ".join(part for part in (key.meter.value.capitalize(), place, window) if part)

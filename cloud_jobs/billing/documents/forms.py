@@ -140,7 +140,7 @@ def _quantities(line: Document, quantity: int) -> dict[str, Any]:
 # Atomic writing of document files into one folder, without overwriting.
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Of what a file's name consists: nothing in it is a folder, and none is hidden."""
+"""File names without folders, and not hidden."""
 
 
 def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> None:

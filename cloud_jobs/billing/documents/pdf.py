@@ -51,7 +51,7 @@ def to_pdf(document: Document) -> bytes:
         bottomMargin=_MARGIN,
         title=show.heading(document),
         author=document["seller"]["seller_name"],
-        # without it the PDF has the moment at which it was made, and a random id
+        # otherwise the PDF contains its time of creation and a random id
         invariant=1,
     )
     _glyphs()
@@ -69,7 +69,7 @@ def _glyphs() -> frozenset[int]:
 
 def _paragraph(text: str, style: ParagraphStyle = _TEXT) -> Paragraph:
     glyphs = _glyphs()
-    # names of contracts have none of these (see `printable`); the id of a zone, or a reason, may
+    # names in contracts are printable; ids of zones and reasons may not be
     shown = (sign if ord(sign) in glyphs else f"[U+{ord(sign):04X}]" for sign in text)
     return Paragraph(escape("".join(shown)), style)
 

@@ -11,7 +11,7 @@ from cloud_jobs.billing.documents.document import ALL_REGIONS, DocumentType
 from cloud_jobs.billing.units import Meter, amount_text, quantity_text
 
 MAX_ANNEX_ENTRIES: Final = 2000
-"""How many entries of the annex a page shows; the CSV has all."""
+"""The most annex entries that are shown; the CSV has all."""
 
 LINE_COLUMNS: Final = ("Line", "Item", "Vehicles", "Quantity", "Price", "Net amount")
 ANNEX_COLUMNS: Final = ("Line", "Vehicle", "Item", "Quantity", "Rows", "Net amount")
@@ -27,7 +27,7 @@ SIGNS: Final = {
     DocumentType.DEBIT_NOTE: "A positive amount is asked for here, in addition to the invoice; a negative one is given"
     " back.",
 }
-"""How the amounts of a note are to be read."""
+"""The meaning of the amounts of a note."""
 
 Fact = tuple[str, str]
 """A label and its text."""

@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 QUARTER: Final = timedelta(minutes=15)
 QUARTER_US: Final = 900_000_000
 MAX_LOCAL_TIMES: Final = 64
-"""Of how many time zones and periods the local times are kept ready."""
+"""Cached time zones and periods."""
 
 
 class LocalTimes(NamedTuple):
@@ -108,7 +108,6 @@ def calendar_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, 
 def _name_windows(
     tariff: Tariff, local: LocalTimes, held: NDArray[np.bool_], names: list[str], window: NDArray[Any]
 ) -> None:
-    # backwards: of windows that overlap the first one counts
     for one in reversed(tariff.windows):
         if one.id not in names:
             names.append(one.id)
@@ -119,10 +118,10 @@ def _name_windows(
 
 HOUR_US: Final = 3_600_000_000
 BY_DEVICE: Final = frozenset({"events", "content_bytes"})
-"""The columns that rows of WHOLE_DEVICE count; the rows of zones count the others."""
+"""Columns counted in rows of WHOLE_DEVICE; the others are counted in rows of zones."""
 DIGEST_BYTES: Final = 16
 MOST: Final = 1 << 62
-"""What the quantities of all rows together stay below, so that no sum of 64 bits overflows."""
+"""Upper bound of the sum of all rows, so that no 64-bit sum overflows."""
 
 
 class UsageColumns:
@@ -233,7 +232,7 @@ def _refuse_contradictions(usage: pa.Table, one: Ints, other: Ints, quarters: li
 # Who pays for a device at a time, for many payers at once, as sorted arrays.
 
 SPAN: Final = 1 << 32
-"""More quarters of an hour than there are from 1970 to any moment that a clock shows."""
+"""More quarters of an hour than from 1970 to any possible moment."""
 
 
 class Holder(NamedTuple):
@@ -328,7 +327,7 @@ class Holdings:
         )
         self.run_day = np.concatenate([empty, *(one.run_day for one, _ in self._made)])
         firsts = np.array([first for _, first in self._made], np.int64)
-        # where the quarter number 0 of each holding's calendar would stand in the table
+        # the index that quarter number 0 of each holding's calendar would have in the table
         self._zero = (quarters[:-1] - firsts)[self.calendar] if len(firsts) else empty
         self.slots = tuple(slots)
 
@@ -358,7 +357,7 @@ def metered_rows(
     if not len(row):
         return
     owner = holdings.owner[holding]
-    # rows are in the order of device, zone, hour; an owner has one device: this is the order of zones and hours
+    # rows are ordered by device, zone and hour, and an owner has one device, so this orders by zone and hour
     pair = np.unique(owner * (len(columns.hour) + 1) + row)
     owner, row = pair // (len(columns.hour) + 1), pair % (len(columns.hour) + 1)
     zone, hour = columns.zone[row], columns.hour[row]
@@ -423,7 +422,7 @@ def cells_of_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> list[
     last commit counts. Raises AssignedTwice, BadUsage, ContradictoryUsage.
     """
     holdings = Holdings(contracts)
-    # an hour is there if a quarter of it is: India's midnight is in the middle of one
+    # an hour counts if a quarter of it does: midnight in India is in the middle of a UTC hour
     first = int(holdings.begin.min()) // QUARTERS if len(holdings.begin) else 0
     last = int(holdings.end.max()) // QUARTERS + 1 if len(holdings.end) else first + 1
     names = tuple(METER_OF) if holdings.sells_inferred.any() else QUANTITIES
@@ -445,7 +444,7 @@ def _parts(columns: UsageColumns, holdings: Holdings) -> Parts:
     run = holdings.run(begin.holding[whole], quarter[whole])
     one_run = run == holdings.run(begin.holding[whole], quarter[whole] + QUARTERS - 1)
     whole, run = whole[one_run], run[one_run]
-    # neither end is held by the holding that began last before both: nor is anything between
+    # the latest holding before both ends holds neither, so it holds nothing in between
     cut = np.ones(len(device), np.bool_)
     cut[whole] = False
     cut &= ~(same & ~begin.held & ~end.held)
@@ -458,7 +457,7 @@ def _parts(columns: UsageColumns, holdings: Holdings) -> Parts:
     run = np.concatenate((run, holdings.run(holding, at)))
     holding = np.concatenate((begin.holding[whole], holding))
     for number in range(len(QUANTITIES), len(quantities)):
-        # an account that does not sell it is rated as if there were none, whoever is rated beside it
+        # without a price an account has none, independent of the other payers of the call
         quantities[number] *= holdings.sells_inferred[holding]
     parts = Parts(np.concatenate((whole, rows)), np.concatenate((quarter[whole], at)), holding, run, tuple(quantities))
     some = np.logical_or.reduce([values > 0 for values in quantities])
@@ -494,7 +493,7 @@ def _active_days(holdings: Holdings, parts: Parts) -> tuple[tuple[Slot, ...], tu
 
     A day of a device in an account counts once, where its first record of the day is.
     """
-    # no record is without content
+    # every record has content
     active = np.flatnonzero(parts.quantities[QUANTITIES.index("content_bytes")] > 0)
     owner, day = holdings.owner[parts.holding[active]], holdings.run_day[parts.run[active]]
     active = active[np.lexsort((parts.quarter[active], day, owner))]

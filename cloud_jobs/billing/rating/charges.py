@@ -16,7 +16,7 @@ from cloud_jobs.lake.schemas import WHOLE_DEVICE
 # Usage as the input of rating.
 
 WITHOUT_ZONE: Final = frozenset(meter for meter in Meter if MEASURE_OF[meter].zones is MeterZones.NONE)
-"""The meters of the rows of WHOLE_DEVICE: a price for them has no zone."""
+"""Meters of WHOLE_DEVICE rows; their prices have no zone."""
 
 
 class Cell(NamedTuple):
@@ -75,9 +75,9 @@ class ChargeKind(StrEnum):
 
 
 MOST_MINOR: Final = 10**15
-"""What the amounts of a payer and period stay within, whatever their signs: exact in every program that reads them."""
+"""Bound of the sum of absolute amounts of a payer and period: exact as a float, too."""
 MOST_QUANTITY: Final = 10**18
-"""What the quantity of a charge stays within: it is stored in 64 bits."""
+"""Bound of the quantity of a charge, which is stored in 64 bits."""
 _METER_PLACE = {meter: place for place, meter in enumerate(Meter, start=1)}
 _KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
 
@@ -186,7 +186,7 @@ def change_in_parts(before: RatedAccount, after: RatedAccount) -> tuple[RatedAcc
     One part, the difference, if both are taxed alike. Otherwise one part takes back what was posted, and one charges
     what is owed; a part without charges is left out.
     """
-    # of a closing there is one, also where nothing is charged
+    # a closing has one part even if nothing is charged
     if _by_rate(before).keys() == _by_rate(after).keys():
         return (difference(before, after),)
     return tuple(part for part in (taken_back(before), after) if part.charges) or (after,)

@@ -72,7 +72,7 @@ def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> li
     parts = [part for part, _ in shares]
     left = whole - sum(parts)
     if left:
-        # never more units than remainders above 0; the sort keeps the order of equal ones
+        # never more units than positive remainders; the sort is stable
         rests = [rest for _, rest in shares]
         for index in sorted(range(len(parts)), key=rests.__getitem__, reverse=True)[:left]:
             parts[index] += 1
@@ -146,7 +146,7 @@ class RatedPrice:
     def exact_minor(self, quantity: int) -> Exact:
         """The cost of a pool with only this quantity, in base units. Raises BadReference above the last tier."""
         if self.flat is not None:
-            # the integers of the fraction, without the work of reducing it
+            # the integers of the fraction, not reduced
             paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
             return Exact(paid * self.flat.numerator, self.allowance.denominator * self.flat.denominator)
         paid_units = max(Fraction(0), quantity - Fraction(*self.allowance)) / self.price.base_per_unit
@@ -169,7 +169,7 @@ class Place(NamedTuple):
 
 
 Uses = Mapping[tuple[RatedPrice, Place], int]
-"""The quantities of a pool in base units, by the price that each has and where it was used."""
+"""The quantities of a pool in base units, by price and place."""
 
 
 class Paid(NamedTuple):
@@ -206,7 +206,7 @@ class PoolShare(NamedTuple):
 def pool_shares(uses: Uses) -> Iterable[PoolShare]:
     """The shares of a non-empty pool, in the order of their keys. Raises BadReference."""
     if len(uses) == 1:
-        # as most have
+        # most pools
         (((price, place), whole),) = uses.items()
         amount = round_ratio(*price.exact_minor(whole))
         return [PoolShare(place, price.text, whole, price.free_of(whole), amount)]
@@ -318,9 +318,9 @@ def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
 # The price of a cell in the payer's minor unit.
 
 MAX_BOOKS: Final = 4096
-"""Of how many different tariffs the prices are kept ready for the next account."""
+"""Cached price books."""
 MAX_FOUND: Final = 65_536
-"""Of how many meters in zones and windows a book remembers which price holds."""
+"""Cached look-ups of one book."""
 
 
 _Place = tuple[Meter, str, str]
@@ -338,7 +338,7 @@ class PriceBook:
             before = self._listed[-1] if self._listed else {}
             self._listed.append(_rated(version, tariff, worth, terms, before))
         self._sold = [{price.meter for price in tariff.prices} for tariff in self.tariffs]
-        # all amounts of days are integers in this part of a minor unit
+        # all daily amounts are integer multiples of 1/parts of a minor unit
         self.parts = lcm(
             *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
         )
@@ -378,8 +378,8 @@ class PriceBooks:
 
     def book(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> PriceBook:
         """The book of these versions for the payer's currency and rates. Raises MissingRate."""
-        # The same objects: comparing their contents would cost more than the book. A book keeps its tariffs alive, so
-        # that no other one gets the identity of one that is gone.
+        # By identity: comparing contents would cost more than the book. A book keeps its tariffs alive, so that
+        # no other tariff gets the identity of a deleted one.
         rates = tuple(contract.rates.get(one.tariff.currency) for one in tariffs)
         key = (contract.payer.currency, rates, *(id(one.tariff) for one in tariffs))
         if key not in self._books:

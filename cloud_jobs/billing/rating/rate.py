@@ -154,7 +154,7 @@ def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
 # Caps (first by day, then by period) and the minimum fee.
 
 Scope = tuple[str, str]
-"""Tenant and device of what a cap adds up; two empty texts: the account."""
+"""Tenant and device that a cap adds up; two empty texts for the account."""
 
 
 class CapInForce(NamedTuple):
@@ -331,7 +331,7 @@ def _above_by_day(
             total, limit, text = sum(days[use] for use in mine), limits[version], cap.of[version][1]
             above.setdefault(text, Fraction(0))
             if charged + total <= limit:
-                # nearly all days are of one version, and under the cap
+                # nearly all days: one version, under the cap
                 charged += total
                 continue
             kept = max(Fraction(0), limit - charged) if charged else limit
@@ -348,7 +348,7 @@ def _above_by_day(
 
 def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:
     """The tax on the sum of the charges of one category and rate (BR-CO-17)."""
-    # the rate is in per cent: the product of integers over a hundred times the rate's denominator
+    # the rate is in per cent
     numerator, denominator = vat.rate.as_integer_ratio()
     return TaxGroup(
         category=vat.category,

@@ -86,12 +86,12 @@ def gc_disabled() -> Iterator[None]:
 # Groups of payers for one task: neighbours by device, so that a group reads few files.
 
 DEVICES_AT_ONCE: Final = 6_000
-"""The most devices that are read at a time, and about as many as a group has: its charges are held at once."""
+"""The most devices read at once, and about the size of a group, whose charges are held in memory."""
 _ROWS_AT_ONCE: Final = 200_000
-"""So many rows of usage are read at a time, whoever pays for them: about 60 MB."""
+"""Usage rows read at once: about 60 MB."""
 _LEAST_DEVICES: Final = 100
 _EACH_PAYER: Final = 5
-"""A payer costs about as much as so many devices."""
+"""The cost of a payer, in devices."""
 
 
 def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[PayerContract]]:
@@ -115,7 +115,7 @@ def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[Pa
 def device_parts(contracts: Sequence[PayerContract], rows_each: int = 0) -> Iterator[list[TenantDevice]]:
     """The distinct devices of some payers, in parts whose rows fit in memory. `rows_each`: rows of one device."""
     devices = sorted({device for contract in contracts for device in contract.devices})
-    # few parts: each looks into every file of the period that may have a row of it
+    # few parts, because each opens every file that may have rows of it
     at_once = min(DEVICES_AT_ONCE, max(_ROWS_AT_ONCE // max(rows_each, 1), 1))
     for begin in range(0, len(devices), at_once):
         yield devices[begin : begin + at_once]
@@ -142,7 +142,7 @@ def usage_parts(
     for one in contracts:
         for device in one.devices:
             payers_of[device].append(one.id)
-    # payers of several time zones: what is read is cut to each one's own days by rating
+    # covers payers of all time zones; rating cuts the rows to each payer's days
     first = min(one.period.start for one in contracts)
     last = max(one.period.end for one in contracts) - timedelta.resolution
     for devices in device_parts(contracts, usage_rows_each(lake, state, first, last)):
@@ -205,7 +205,7 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
 
 def _without_devices(closing: Closing) -> str:
     if closing.parties == canonical_text({}):
-        # it was blocked, or is a former payer's that was: perhaps even its seller was not known
+        # a blocked closing; its seller may be unknown
         return closing.parties
     with row_fault_as_error("closings", {"payer": closing.key.payer, "parties": closing.parties}):
         parties = Parties.parse(closing.parties)
@@ -213,9 +213,9 @@ def _without_devices(closing: Closing) -> str:
 
 
 RECORDS_COLUMNS: Final = ("seq_ranges", "day")
-"""What is taken beside `rated_columns` to hold a row against the records that it counts."""
+"""Columns that `compare_records` needs in addition to `rated_columns`."""
 _WITHIN: Final = timedelta(days=2)
-"""No local day is further than this from the day of the same name in UTC."""
+"""The largest distance of a local day from the same day in UTC."""
 _MAX_UNBILLED: Final = 5
 
 
@@ -229,7 +229,7 @@ class ClosedGroup(NamedTuple):
 
 Work = Callable[[Sequence[PayerContract]], ClosedGroup]
 RunTasks = Callable[[Work, Sequence[Sequence[PayerContract]]], Sequence[ClosedGroup]]
-"""What runs a function on each group, here or on executors."""
+"""Runs a function on each group, here or on executors."""
 TakeDevices = Callable[[Sequence[TenantDevice]], None]
 
 
@@ -317,16 +317,16 @@ def close_period(
     closings = [*(one.closing for one in refused), *(one for group in made for one in group.closings)]
     # so the files of two runs are alike, whichever task ended first
     closings.sort(key=lambda one: one.key.payer)
-    # first what a closing names: a crash in between leaves rows that no closing has
+    # before the closings: a crash in between leaves rows that no closing names
     commit_to(lake, "rated_lines", lambda *_: [file for group in made for file in group.lines])
     commit_to(lake, "certificates", lambda *_: [file for group in made for file in group.certificates])
 
     def files(_: DeltaTable, counter: int) -> list[DataFile]:
-        # the number is that of the commit, so an attempt that lost writes its rows anew
+        # the rows contain the number of the commit, so a repeated attempt writes new files
         rows = [closing_row(replace(one, number=counter), run.now) for one in closings]
         return _written(lake, "closings", pa.Table.from_pylist(rows, schema=TABLES["closings"].schema), run.now)
 
-    # the fence: from here on the run is a closing, and each payer's newest one
+    # this commit makes the run valid
     commit_to(lake, "closings", files)
     if unbilled is not None and payers is None and (found := _unbilled(lake, snapshot, days, contracts)):
         unbilled(found)
@@ -354,7 +354,7 @@ def contracts_of(
     Accounts that were closed for these days and no longer pay get a closing of nothing. Raises BadPeriod for days that
     exist in no time zone, UnknownPayer.
     """
-    # what no clock has at all is no payer's fault
+    # invalid in every time zone, so no payer's fault
     BillingPeriod("UTC", *days)
     contracts, register = Contracts(reference_rows(lake, snapshot)), Register(lake)
     before = {*register.payers(*days)}
@@ -370,13 +370,13 @@ def contracts_of(
             assert isinstance(fault, BlockedPayer)
             refused[payer] = blocked(run, payer, days, zone, [str(one) for one in fault.faults])
         elif nowhere := contracts.way_up(payer, BillingPeriod(zone, *days).end - timedelta.resolution):
-            # nobody pays for it instead: what stands on its invoice is not taken back
+            # nobody else pays, so its invoice is not taken back
             refused[payer] = blocked(run, payer, days, zone, [str(nowhere)])
         else:
             nothing.add(payer)
     taken_back = closed_former(register, run, days, nothing & before)
     for payer in nothing - taken_back.keys() if payers is not None else ():
-        # somebody asked for it
+        # requested explicitly
         fault = without[payer]
         if not isinstance(fault, BlockedPayer):
             raise fault
@@ -405,7 +405,7 @@ def close_group(
     reader = _UsageReader(lake, snapshot, against_records=against_records, miscounted=wrong)
 
     def work(contracts: Sequence[PayerContract]) -> ClosedGroup:
-        # rows, cells and charges by the million: a fifth of the time would go into looking for cycles among them
+        # with millions of objects, garbage collection would take a fifth of the time
         with gc_disabled():
             made = [*_closed_group(reader, contracts, run, fences)]
             lines = charge_rows(run.name, [(one.closing.key, one.charges) for one in made])
@@ -426,13 +426,12 @@ def _closed_group(
         used = reader.read(contracts)
     except BillingError:
         if len(contracts) > 1:
-            # the fault is of one of them; each by itself, and the others are closed
+            # one payer is at fault; close each by itself
             for one in contracts:
                 yield from _closed_group(reader, [one], run, fences)
             return
         used = {}
     certificates = _certificates(reader.lake, reader.snapshot, contracts)
-    # most payers of a group have the same price list, which is read once
     books = PriceBooks()
     for one in contracts:
         its = used.get(one.id)
@@ -444,7 +443,6 @@ def _closed_group(
             days = one.period.first_day, one.period.last_day
             yield blocked(run, one.id, days, one.period.time_zone, [str(fault)], contract=one)
             continue
-        # before anything is written: a difference is part of the closing
         totals = control_totals(one, its.assigned, its.cells, rated)
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
@@ -464,7 +462,7 @@ def _certificates(
         for device in one.devices:
             payers_of[device].append(one)
     for devices in device_parts(contracts):
-        # a device that has several payers, one after the other, is asked for again
+        # one pass for each payer that a device has in turn
         for turn in range(max(len(payers_of[device]) for device in devices)):
             asked = {device: payers_of[device][turn] for device in devices if turn < len(payers_of[device])}
             spans = {device: payer.spans[device] for device, payer in asked.items()}

@@ -34,7 +34,7 @@ from geo.reference.in_force import published_fences
 # Fences of a snapshot: whether usage was computed with them, and which are refused.
 
 MAX_NAMED: Final = 20
-"""So many refused publications are named in a closing; there may be as many as somebody publishes."""
+"""The most refused publications that a closing names."""
 _OTHER: Final = "usage was computed with other fences than those of the snapshot"
 
 
@@ -52,7 +52,7 @@ class ClosingFences:
 def closing_fences(lake: Lake, snapshot: LakeState) -> ClosingFences:
     """The state of the fences at a snapshot, for all of its closings. Raises LakeError."""
     found = published_fences(reference_rows(lake, snapshot, "fence"))
-    # usage that was never computed states nothing; without fences there is nothing that it could lack
+    # without usage no fences are stated, which is right if there are none
     is_same = (
         not found.features if snapshot.usage_fences is None else snapshot.usage_fences == fences_number(found.features)
     )
@@ -70,7 +70,7 @@ _NOTES: Final = {
     "unreadable": "not billed: messages that could not be read",
 }
 _MAX_NAMED: Final = 20
-"""So many decisions and doubts are named by a closing and its documents; the certificates name them all."""
+"""The most decisions and doubts that closing and documents name; the certificates have all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,13 @@ def closed(
     fences: ClosingFences,
 ) -> ClosedPayer:
     period, seller = contract.period, contract.seller
-    # in one order, whichever task they come from: the digest is over all of them
+    # sorted, because the digest is over all of them
     certificates = sorted(certificates, key=lambda one: one.of_device)
     faults = [fault for total in totals if (fault := total.fault)]
     open_ends = [f"{one.tenant}/{one.device}: {reason}" for one in certificates for reason in one.reasons]
     if fences.open_end is not None:
         open_ends.append(fences.open_end)
-    # a payer without devices has none that is open, and what has not happened is not final
+    # also for a payer without devices
     if run.now < period.end:
         open_ends.append(f"the period ends at {period.end.isoformat()}")
     columns, rows = charge_columns(rated.charges), [certificate_row(one) for one in certificates]
@@ -119,7 +119,7 @@ def closed(
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
         noticed=_noticed(certificates, fences, rated),
     )
-    # a wrong sum is never final, however complete the records are
+    # a wrong sum is never final
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
     closing = Closing(
         key=PeriodKey(seller.id, contract.id, period.first_day, period.last_day),
@@ -192,7 +192,7 @@ def _unknown(counts: Mapping[str, int]) -> str:
 
 def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
     """The decisions that certificates rely on, as text."""
-    # of many devices: a fleet that was sold is closed device by device
+    # there may be many: a sold fleet is closed device by device
     return _named(
         [
             f"{one.tenant}/{one.device}: {what} by {made.decided_by} (decision {made.number}): {made.reason}"

@@ -172,7 +172,7 @@ class Parties:
         )
 
 
-# sellers are few, and the payers that have them are many
+# few sellers, shared by many payers
 @lru_cache(maxsize=256)
 def _seller(text: str) -> LegalEntity:
     return LegalEntity.model_validate_json(text)

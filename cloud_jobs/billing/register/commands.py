@@ -55,7 +55,7 @@ def write_issued(
             files = files_of(made, forms)
             write_documents(folder, {name: one for name, one in files.items() if not (folder / name).exists()})
         except DocumentError as error:
-            # what writes it later; the folder is perhaps another one then
+            # a command that writes it later
             words = ["waybill", "bill", "show", one.number, "--lake", str(register.lake.location)]
             words += ["--out", str(folder)]
             words += [word for form in forms for word in ("--form", form.value)]
@@ -63,7 +63,7 @@ def write_issued(
 
 
 NOT_ALL: Final = 3
-"""The exit status of a command that did what could be done, and something that was asked for could not."""
+"""Exit status if only a part could be done."""
 EXIT_STATUSES: Final = (
     "Exit status: 0 done; 1 an error, nothing was written; 2 wrong options; 3 done except for the named items; 75 the"
     " store does not answer."
@@ -143,13 +143,13 @@ def close(
 
     Example: waybill bill close --lake lake --period 2026-03
     """
-    # with all that rates: who shows or issues what was rated does not wait for it
+    # imported here, because only `close` needs rating
     from cloud_jobs.billing.register.close import close_period, unbilled_text
     from cloud_jobs.billing.register.closer import ClosingRun
 
     tables = _lake(lake)
     tables.check("records")
-    # a lake of before the register has none of its tables
+    # creates the register's tables in an older lake
     tables.create()
     now = checked_time(tables)
     taken = take_snapshot(tables, now) if snapshot is None else read_snapshot(tables, snapshot)
@@ -158,7 +158,7 @@ def close(
     closings = close_period(tables, taken, days_of(period), payer, run=run, unbilled=unbilled.extend)
     _print(as_json, [closing_values(one) for one in closings], closings_table(closings))
     if snapshot is None and not as_json and (taken_over := reference_taken_at(tables)):
-        # what was published since is not in the snapshot, and nobody sees that by the sums
+        # later publications are not in the snapshot
         typer.echo(f"contracts as of {stamp(taken_over)}, when `cloud-jobs usage` copied them")
     if unbilled:
         typer.echo(f"bill: {unbilled_text(unbilled)}", err=True)
@@ -337,7 +337,7 @@ def _clerk(lake: Lake, by: str | None, reason: str = "") -> Clerk:
         try:
             by = getpass.getuser()
         except (KeyError, OSError) as error:
-            # in a container a user id has often no name
+            # containers often have no user name
             raise typer.BadParameter("this user has no login name; add --by") from error
     return Clerk(by=by, now=checked_time(lake), attempt=token_hex(8), reason=reason)
 
@@ -359,13 +359,13 @@ def _post(
     if out is None and form:
         raise typer.BadParameter("formats need a folder: add --out")
     done = operation(register, days, payers, clerk=_clerk(register.lake, by, reason))
-    # the same command twice ends as well as once
+    # a repeated command succeeds
     refused = [one for one in done.refused if not isinstance(one, AlreadyIssued | NothingToAdjust | NothingToIssue)]
     values = {
         "documents": [document_values(one) for one in done.documents],
         "refused": [{"payer": one.payer, "kind": type(one).__name__, "reason": str(one)} for one in done.refused],
     }
-    # before they are written: what is issued is said, whatever becomes of the files
+    # printed first, because documents are issued even if files cannot be written
     if as_json or done.documents:
         _print(as_json, values, documents_table(done.documents))
     if not as_json:
@@ -373,7 +373,7 @@ def _post(
             typer.echo(f"bill: {one}", err=True)
     unwritten = list[str]()
     if out is not None:
-        # all documents of the days, also those of a command that died before it wrote them
+        # includes documents of an earlier command that died before it wrote them
         found = register.documents(payers, first_day=days[0], last_day=days[1])
         of_days = [one for one in found if (one.key.first_day, one.key.last_day) == days]
         unwritten += write_issued(register, of_days, out, form or [Form.JSON])

@@ -36,7 +36,7 @@ from cloud_jobs.lake.values import is_customer_event
 _HOUR: Final = timedelta(hours=1)
 _KEY: Final = ("tenant", "device", "day")
 COUNTED: Final = ("records", "events", "content_bytes")
-"""What is counted on both sides: records, those that are a customer's events, and the bytes of their content."""
+"""Counted on both sides: records, customer events, and content bytes."""
 _COUNTS: Final = pa.schema(
     [
         pa.field("tenant", pa.string()),
@@ -103,7 +103,7 @@ def compare_records(
     positions of these hours are erased are left out on both sides. Raises LakeError.
     """
     begin, end = whole_hours((hours[0], hours[1] + timedelta.resolution))
-    # also erasures declared since the snapshot: a read at it has no such position any more
+    # includes erasures declared since the snapshot, because their positions are gone
     stored, erasures = records_and_erasures(lake)
     recorded = _recorded(lake, snapshot, stored, devices, (begin, end))
     metered, covered = _metered(usage), int(pc.sum(recorded["records"]).as_py() or 0)
@@ -185,7 +185,7 @@ def _counted_files(
         limits = zip(stored.paths, stored.bounds("ingest_number"), stored.bounds("device_time"), strict=True)
         for path, (_, newest), (earliest, latest) in limits:
             wanted: dict[str, Range] = {"tenant": (tenants[0], tenants[-1]), "device": (names[0], names[-1])}
-            # a column that the log says all of is not read
+            # a column is read only if the log does not decide
             if newest is None or newest > snapshot.covers:
                 wanted["ingest_number"] = (None, snapshot.covers)
             if earliest is None or earliest < begin or latest > last:
@@ -288,7 +288,7 @@ def held_usage(
 
 def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
     """For each meter the quantities of all rows, by quarter."""
-    # rows of the whole device count what has no zone, and those of zones the rest
+    # WHOLE_DEVICE rows count meters without zones; rows of zones count the others
     whole = pc.equal(usage["zone"], WHOLE_DEVICE).to_numpy(zero_copy_only=False)[:, None]
     return {
         meter: np.where(whole == (meter in WITHOUT_ZONE), quarters_of(usage[name]), 0)
@@ -314,14 +314,14 @@ def _device_starts(usage: pa.Table) -> tuple[list[TenantDevice], NDArray[np.int6
     changes = np.ones(usage.num_rows, np.bool_)
     same = pc.and_(pc.equal(tenant[1:], tenant[:-1]), pc.equal(device[1:], device[:-1]))
     changes[1:] = ~same.to_numpy(zero_copy_only=False)
-    # rows of one device follow on each other: the rows in force are sorted
+    # rows in force are sorted by device
     starts = np.flatnonzero(changes)
     names = (column.take(pa.array(starts)).to_pylist() for column in (tenant, device))
     return [TenantDevice(*name) for name in zip(*names, strict=True)], starts
 
 
 MAX_NAMED: Final = 20
-"""So many devices and days that differ are named in a closing."""
+"""The most devices and days that a closing names."""
 
 Sums = Mapping[tuple[str, Meter], int]
 """Quantities in the meter's base unit, by account and meter."""
@@ -394,7 +394,7 @@ def control_totals(
     found = []
     for account, meter in sorted({*usage, *assigned, *charged}):
         place, key = f"{account}, {meter.value}", (account, meter)
-        # of days there is no sum in the rows: one day may have many
+        # a day may have many rows, so rows have no sum of days
         if meter is not Meter.ACTIVE_DAY:
             found.append(ControlTotal("usage assigned", place, usage.get(key, 0), assigned[key]))
         found.append(ControlTotal("usage charged", place, priced[key], charged[key]))

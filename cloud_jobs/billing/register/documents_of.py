@@ -41,7 +41,7 @@ class DocumentMaker:
         for one in closings:
             owed = _owed_by(one)
             rated = RatedAccount(payer=owed.payer, currency=owed.currency, charges=charges[one.id], taxes=owed.taxes)
-            # the digest is that of the lines; this holds them against what was posted
+            # lines_digest covers the lines; this compares them with the posted sums
             if (rated.net_minor, rated.tax_minor) != (one.net_minor, one.tax_minor):
                 raise RegisterDamaged(f"the charges of the closing {one.id} of {one.key.payer} are not its sum")
             self._rated[one.id] = rated
@@ -57,7 +57,7 @@ class DocumentMaker:
             return PostedChange(net_minor=0, tax_minor=0, is_empty=True)
         made = self.parts(before, after)
         net, tax = sum(one.net_minor for one in made), sum(one.tax_minor for one in made)
-        # quantities alone are no reason for a note: it would ask for nothing
+        # a note without amounts is not posted
         empty = not tax and not any(charge.amount_minor for one in made for charge in one.charges)
         _, parties = _terms(after, before)
         try:
@@ -151,7 +151,7 @@ def issued_again(register: Register, number: str) -> IssuedAgain:
     maker = DocumentMaker(register)
     maker.load([one for one in (closing, before) if one is not None])
     made = maker.document(entry, closing, before)
-    # also where this version would make it otherwise: what was issued is never shown as another
+    # also if this version would make it differently: an issued document is never shown changed
     if made["digest"] != row["digest"] or canonical_bytes(head(made)).decode() != row["head"]:
         raise RegisterDamaged(f"document {number} cannot be made again as it was issued: its digest is another")
     return IssuedAgain(made, closing, before, maker.charges)
@@ -169,15 +169,15 @@ def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[
     ledger = register.ledger(register.lake.open("documents"), [newest.key])
     posted = ledger.posted(newest.key)
     if posted is None or posted.closing != newest.id:
-        # what cannot be posted has no difference that would be
+        # raises why it cannot be posted
         posted = adjustable(ledger, newest)
-    # a closing of before says nothing of what is to be posted now
+    # an outdated closing has no valid difference
     if fault := CurrentContracts(register.lake).fault(newest):
         raise OutdatedClosing(payer, fault)
     before = closings.get(posted.closing)
     if before is None:
         raise missing_closing(payer, posted.closing)
     maker = DocumentMaker(register)
-    # the newest may be what is posted: its lines are read once
+    # the newest closing may be the posted one
     maker.load([*{one.id: one for one in (before, newest)}.values()])
     return posted.invoice.number, maker.parts(before, newest)

@@ -129,7 +129,7 @@ _ANEW = (
     'run `waybill bill void {0} --lake LAKE --reason "other WHAT"`, then `waybill bill issue --lake LAKE --period {1} '
     "--payer {payer}`"
 )
-"""The commands that lead to the same end by two documents."""
+"""The commands that do it with two documents."""
 
 
 class OtherCurrency(RegisterRefusal):

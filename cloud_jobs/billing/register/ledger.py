@@ -35,7 +35,7 @@ from cloud_jobs.billing.register.errors import (
 )
 
 BESIDE: Final = timedelta(days=2)
-"""Days of two time zones that are further apart than this have no hour in common."""
+"""Days of two time zones this far apart share no hour."""
 _DIGITS: Final = 8
 
 
@@ -123,10 +123,10 @@ class Ledger:
         self._numbering = dict(numbering or {})
         self._posted: dict[str, dict[PeriodKey, PostedInvoice]] = {}
         self._invoices: dict[tuple[str, str], IssuedDocument] = {}
-        # a file holds them in any order; what is posted to a period of one seller follows from the order of its numbers
+        # in the order of their numbers, which decides what is posted
         for document in sorted(documents, key=lambda one: (one.key.legal_entity, one.counter)):
             self._add(document)
-        # only in the end: of two sellers nothing says whose document came first
+        # at the end, because documents of two sellers have no order
         for of_payer in self._posted.values():
             self._check_apart(of_payer)
 
@@ -165,7 +165,7 @@ class Ledger:
 
     def _add(self, document: IssuedDocument) -> None:
         key, of_payer = document.key, self._posted.setdefault(document.key.payer, {})
-        # whatever is wrong with it, its number is given
+        # counts even if the document is damaged
         self._numbering[key.legal_entity] = self.numbering(key.legal_entity).after(document)
         if document.type is DocumentType.INVOICE:
             if key in of_payer:
@@ -202,7 +202,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     _check_final(closing)
     if not closing.charges:
         raise NothingToIssue(key.payer)
-    # given last, when nothing can refuse the invoice any more: else there would be a gap
+    # last, so that a refusal leaves no gap
     counter = ledger.numbering(closing.key.legal_entity).counter + 1
     return IssuedDocument(
         key=key,
@@ -235,7 +235,6 @@ def adjust(
     if change.fault:
         raise NotOneNote(closing.key.payer, posted.invoice.number, closing.key.text, change.fault)
     note = _note(ledger, posted, closing, change, now)
-    # a customer who is asked for more reads why
     said = reason or f"What became known since, by snapshot {closing.snapshot_id}"
     return replace(note, closing=closing.id, rank=closing.rank, by=by, reason=said)
 
@@ -245,7 +244,7 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
     key = closing.key
     posted = ledger.posted(key)
     if closing.outcome is ClosingState.BLOCKED:
-        # perhaps even its seller is not known
+        # its seller may be unknown
         _check_final(closing)
     if posted is None:
         for other in ledger.standing(key.payer):
@@ -255,11 +254,10 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
             raise NothingToIssue(key.payer)
         raise NoInvoice(key.payer)
     number = posted.invoice.number
-    # an older snapshot that was closed late knows less than what is posted
+    # a late closing of an older snapshot knows less than the posted one
     if closing.rank <= posted.rank:
         raise NothingToAdjust(key.payer, number, closing.snapshot_id)
     _check_final(closing)
-    # amounts of two currencies are never subtracted
     if closing.currency != posted.invoice.currency:
         raise OtherCurrency(key.payer, number, key.text, posted.invoice.currency, closing.currency)
     if closing.time_zone != posted.invoice.time_zone:
@@ -299,7 +297,7 @@ def _check_beside(invoice: IssuedDocument, closing: Closing) -> None:
     if its == key:
         raise AlreadyIssued(key.payer, invoice.number)
     if closing.outcome is ClosingState.BLOCKED:
-        # perhaps even its seller is not known
+        # its seller may be unknown
         _check_final(closing)
     if its.overlaps(key):
         if its._replace(legal_entity=key.legal_entity) == key:
@@ -326,7 +324,6 @@ def _note(
         key=invoice.key,
         counter=counter,
         number=document_number(closing.number_prefix, counter),
-        # what asks for nothing more is a credit note
         type=DocumentType.DEBIT_NOTE if (gross, change.net_minor) > (0, 0) else DocumentType.CREDIT_NOTE,
         closing="",
         rank=posted.rank,

@@ -43,13 +43,13 @@ from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number
 
 Row = dict[str, Any]
 MakeRows = Callable[[DeltaTable], Iterable[Sequence[Row]]]
-"""The rows that are to be added to a version of a table, part by part; called again at each attempt."""
+"""The rows to add to a version of a table, part by part; called at each attempt."""
 MakeFiles = Callable[[DeltaTable, int], Sequence[DataFile]]
-"""The files that are to be added to a version of a table by a commit with a counter; called again at each attempt."""
+"""The files to add to a version of a table by a commit with this counter; called at each attempt."""
 MAX_ATTEMPTS: Final = 40
-"""Of writers that meet one wins each time, so this many can begin at the same moment."""
+"""One of several concurrent writers wins each time, so this many may start at once."""
 MAX_FAILURES: Final = 3
-"""So many attempts may fail for another reason than another writer."""
+"""Attempts that may fail for other reasons than concurrent writers."""
 _MAX_PAUSE_S: Final = 0.2
 
 
@@ -65,7 +65,7 @@ def post(
     lake = register.lake
 
     def written(opened: DeltaTable, _: int) -> Sequence[DataFile]:
-        # an earlier try of this command may have been committed, and only its answer was lost
+        # an earlier attempt may have been committed and its answer lost
         if register.attempted(opened, attempt):
             return []
         return [file for rows in make(opened) for file in _written(lake, rows)]
@@ -87,7 +87,7 @@ def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float
         try:
             commit_files(opened, table, files, writer=table, previous=previous, number=number)
         except Fenced:
-            # so that two do not meet again and again
+            # random, so that two writers do not collide again
             pause(uniform(0, _MAX_PAUSE_S))
         except CommitFailed:
             failures += 1
@@ -120,9 +120,9 @@ class OverlappingInvoice(NamedTuple):
 
 
 Pair = tuple[Closing, Closing | None]
-"""A payer's newest closing, and the one that is posted, if there is one."""
+"""A payer's newest closing, and the posted one, if any."""
 PAYERS_AT_ONCE: Final = 2000
-"""So many documents are held at once, however many payers there are."""
+"""Documents held in memory at once."""
 
 
 def overlapping_invoices(
@@ -145,7 +145,7 @@ def overlapping_invoices(
         others = (one for what in mine for one in asked.get(what, ()) if one.closing.key.payer != payer)
         start, end = contract.period.start, contract.period.end
         near = (one for one in others if one.closing.period_start < end and start < one.closing.period_end)
-        # one invoice of another payer may be met by very many devices: one of them says enough
+        # one device for each invoice is enough
         if met := {one.number: one for one in near}:
             found[payer] = [*met.values()]
     return found
@@ -161,7 +161,7 @@ def _given_away(
     by_days: dict[Days, dict[str, IssuedDocument]] = defaultdict(dict)
     for payer in sorted(holders):
         for one in ledger.standing(payer):
-            # with a sum of nothing it asks for nothing
+            # an invoice of 0 charges nothing
             if one.net_minor or one.tax_minor:
                 key = one.invoice.key
                 by_days[key.first_day, key.last_day][one.closing] = one.invoice
@@ -236,7 +236,7 @@ class _Issue:
         """The rows to add to a version of `documents`, part by part; called again after another commit."""
         self._waiting = {}
         in_the_way = overlapping_invoices(self._register, opened, self._days, self._payers, self._current)
-        # whose invoice is in the way of others may be changed by this very command: that is seen by trying
+        # this command may itself change the invoices that others wait for; trying shows it
         holders = {one.closing.key.payer for others in in_the_way.values() for one in others}
         tried = self._parts(opened, sorted(holders & {*self._payers}))
         self._waiting = waiting(in_the_way, {str(row["payer"]) for rows in tried for row in rows})
@@ -267,13 +267,13 @@ class _Issue:
             except RegisterRefusal as refusal:
                 self.refused.append(refusal)
             except DocumentError as error:
-                # nothing is numbered that no valid document can be made of
+                # no number without a valid document
                 self.refused.append(Blocked(pair[0].key.payer, [str(error)]))
             else:
-                # the next number follows upon this one, and a payer is not issued twice in one commit
+                # so that the next number follows, and no payer is issued twice
                 ledger.add(made)
                 yield row
-        # the next part goes on counting where this one ended: all parts are one commit
+        # the next part continues the numbers, because all parts are one commit
         self._numbering = ledger.all_numbering
 
     def _read(self, pairs: Sequence[Pair]) -> None:
@@ -288,7 +288,7 @@ class _Issue:
         try:
             made = self._entry(ledger, pair)
         except NothingToAdjust as refusal:
-            # a closing of before says nothing of what there is to adjust now
+            # an outdated closing cannot tell what to adjust
             raise outdated or refusal from None
         if outdated is not None:
             raise outdated

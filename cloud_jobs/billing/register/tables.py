@@ -41,12 +41,12 @@ _MOMENTS: Final = ("first_hour", "last_hour")
 _NOT_METERED: Final = (None,) * len(_METERED)
 _STORED: Final = (*CHARGE_KEY, *_COUNTED, *_METERED)
 CHARGE_COLUMNS: Final = ("payer", "run", *_STORED)
-"""What of RATED_LINES says whose a charge is, and what."""
+"""The columns of RATED_LINES that make a charge."""
 _KINDS: Final = {kind.value: kind for kind in ChargeKind}
 _METERS: Final[dict[str, Meter | None]] = {"": None, **{meter.value: meter for meter in Meter}}
 
 Columns = Mapping[str, Sequence[Any]]
-"""Charges column by column: a month of many payers is millions of them."""
+"""Charges as columns: a month of many payers has millions."""
 
 
 class CertificateRow(NamedTuple):
@@ -79,7 +79,7 @@ def charge_rows(run: str, charges: Sequence[tuple[PeriodKey, Columns]]) -> pa.Ta
     made = _of_payers(RATED_LINES, run, [key for key, _ in charges], sizes)
     for name in _STORED:
         values = chain.from_iterable(columns[name] for _, columns in charges)
-        # as integers: Arrow asks each moment for its time zone
+        # as integers, because Arrow asks each datetime for its time zone
         plain = [moment and _micros(moment) for moment in values] if name in _MOMENTS else [*values]
         made[name] = pa.array(plain, RATED_LINES.field(name).type)
     return pa.table([made[name] for name in RATED_LINES.names], schema=RATED_LINES)
@@ -109,7 +109,7 @@ def charges_from(
     `tables`: rows in CHARGE_COLUMNS, also of other payers and runs; read one by one.
     """
     found: dict[tuple[str, str], dict[ChargeKey, Charge]] = {run: {} for run in runs}
-    # thousands of charges have the same device, place and price
+    # many charges share device, place and price
     texts: dict[str, str] = {}
     for rows in tables:
         columns = (_plain_values(rows[name], texts) for name in CHARGE_COLUMNS)
@@ -332,7 +332,7 @@ class Register:
 
     def closing(self, key: PeriodKey, closing_id: str) -> Closing:
         """The closing that a document names. Raises RegisterDamaged if it does not exist."""
-        # its id ends with the run, by which its file is found
+        # the id ends with the run, which selects the file
         run = closing_id.rpartition("/")[2]
         where: list[Condition] = [("last_day", "=", key.last_day), ("run", "=", run), ("payer", "=", key.payer)]
         for row in self.lake.rows("closings", where=where).to_pylist():
@@ -378,7 +378,7 @@ class Register:
         sums = rows.group_by(["payer", "run"]).aggregate([("amount_minor", "count"), ("amount_minor", "sum")])
         found = {(row["payer"], row["run"]): (*row.values(),)[-2:] for row in sums.to_pylist()}
         wrong = [one for one in closings if found.get((one.key.payer, one.run), (0, 0)) != (one.charges, one.net_minor)]
-        # a row that is there twice is one charge: which they are is looked at one by one
+        # repeated rows are one charge, so check those in full
         self.charges_of(wrong)
 
     def document(self, number: str) -> tuple[IssuedDocument, Mapping[str, Any]]:
@@ -408,7 +408,7 @@ class Register:
         if not keys:
             return Ledger(numbering=numbering)
         payers = {key.payer for key in keys}
-        # by other clocks the days before and after may overlap, too
+        # days of other time zones may overlap
         first, last = min(key.first_day for key in keys) - BESIDE, max(key.last_day for key in keys) + BESIDE
         documents = self._documents(payers, first, last, opened=opened)
         return Ledger(documents, self._numbering(opened) if numbering is None else numbering)

@@ -59,7 +59,7 @@ def closings_table(closings: Iterable[Closing], *, with_snapshots: bool = False)
         reasons = [*one.reasons[:_MAX_REASONS]]
         if len(one.reasons) > _MAX_REASONS:
             reasons.append(f"and {len(one.reasons) - _MAX_REASONS} more")
-        # what is blocked has no sum, also where its contract says in which currency
+        # a blocked closing has no sum
         currency = "" if one.outcome is ClosingState.BLOCKED else one.currency
         amounts = (_amount(one.net_minor, currency), _amount(one.tax_minor, currency))
         by = [one.snapshot_id] if with_snapshots else []
