@@ -101,26 +101,14 @@ def compare_charges(
         by_payer[payer][_Used(account, meter, zone)] += quantity
     for some in in_parts(payers, _AT_ONCE):
         newest = _newest(register.closings(*days, some), snapshot)
-        charges = _charges_of(register, [*newest.values()])
+        charges = register.charges_or_damage([*newest.values()])
         for payer in some:
             closing = newest.get(payer)
             if closing is None:
                 yield Comparison(Station.RATED, "closing", payer, None, None, "the period is not closed")
             else:
                 yield from _unsettled(closing, current, other_fences)
-                yield from _charged(closing, charges[payer], by_payer[payer])
-
-
-def _charges_of(register: Register, closings: Sequence[Closing]) -> dict[str, Sequence[Charge] | RegisterDamaged]:
-    """The charges of each payer's closing, or why they are damaged."""
-    try:
-        found = register.charges_of(closings)
-        return {one.key.payer: found[one.id] for one in closings}
-    except RegisterDamaged as fault:
-        if len(closings) == 1:
-            return {closings[0].key.payer: fault}
-    # find the damaged one
-    return {name: found for one in closings for name, found in _charges_of(register, [one]).items()}
+                yield from _charged(closing, charges[closing.id], by_payer[payer])
 
 
 def _charged(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
@@ -90,20 +90,17 @@ def _readable(text: str) -> str:
     return text
 
 
-def _currency(code: str) -> str:
-    try:
-        exponent(code)
-    except BillingError as error:
-        raise ValueError(str(error)) from None
-    return code
+def _checked_by(check: Callable[[str], object]) -> AfterValidator:
+    """Refuses the texts for which `check` raises a BillingError."""
 
+    def checked(text: str) -> str:
+        try:
+            check(text)
+        except BillingError as error:
+            raise ValueError(str(error)) from None
+        return text
 
-def _time_zone(name: str) -> str:
-    try:
-        zone_of(name)
-    except BillingError as error:
-        raise ValueError(str(error)) from None
-    return name
+    return AfterValidator(checked)
 
 
 def _country(code: str) -> str:
@@ -160,9 +157,9 @@ Text = Annotated[
 ]
 Country = Annotated[str, AfterValidator(_country)]
 """ISO 3166-1 alpha-2."""
-Currency = Annotated[str, AfterValidator(_currency)]
+Currency = Annotated[str, _checked_by(exponent)]
 """ISO 4217."""
-TimeZone = Annotated[str, AfterValidator(_time_zone)]
+TimeZone = Annotated[str, _checked_by(zone_of)]
 """A name of the IANA database."""
 PaymentMeans = Annotated[str, AfterValidator(_payment_means)]
 """UNCL 4461."""

@@ -110,7 +110,7 @@ class TariffFacts(NamedTuple):
 class AccountFacts(NamedTuple):
     """The facts of an account version. `pays`: None for a child.
 
-    `devices`: three numbers for each assignment: the device number, begin and end in µs since 1970.
+    `devices`: three numbers for each assignment: the device's number, begin and end in µs since 1970.
     """
 
     parent: str | None
@@ -120,28 +120,17 @@ class AccountFacts(NamedTuple):
     end_us: int = EVER
 
 
-class DeviceNumbers:
-    """Numbers devices from 0, in the order in which accounts name them."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[str, str], int] = {}
-
-    def of(self, tenant: str, device: str) -> int:
-        return self._numbers.setdefault((sys.intern(tenant), device), len(self._numbers))
-
-    @property
-    def names(self) -> list[tuple[str, str]]:
-        return list(self._numbers)
-
-
 def usable_contract(kind: str, body: str) -> Usable[Contract]:
     """The contract of a JSON text, and its start (µs since 1970). Raises BadReference."""
     made = parsed(MODEL_OF[kind], body)
     return Usable(micros(made.effective_from), made)  # type: ignore[attr-defined]
 
 
-def facts_of(made: Contract, numbers: DeviceNumbers) -> AccountFacts | TariffFacts | str | None:
-    """The facts of a version; for a seller its number prefix, for a rate None."""
+def facts_of(made: Contract, numbers: dict[tuple[str, str], int]) -> AccountFacts | TariffFacts | str | None:
+    """The facts of a version; for a seller its number prefix, for a rate None.
+
+    `numbers`: of devices, from 0; new devices are added.
+    """
     match made:
         case Account():
             return _account_facts(made, numbers)
@@ -155,12 +144,13 @@ def facts_of(made: Contract, numbers: DeviceNumbers) -> AccountFacts | TariffFac
     return None
 
 
-def _account_facts(account: Account, numbers: DeviceNumbers) -> AccountFacts:
+def _account_facts(account: Account, numbers: dict[tuple[str, str], int]) -> AccountFacts:
     """Compact, because there may be a hundred thousand accounts."""
     devices = array("q")
     for one in account.devices:
         end = EVER if one.end is None else micros(one.end)
-        devices.extend((numbers.of(one.tenant, one.device), micros(one.begin), end))
+        number = numbers.setdefault((sys.intern(one.tenant), one.device), len(numbers))
+        devices.extend((number, micros(one.begin), end))
     payer = account.payer
     pays = None if payer is None else Pays(*map(sys.intern, (payer.legal_entity, payer.currency, payer.time_zone)))
     parent = account.parent and sys.intern(account.parent)

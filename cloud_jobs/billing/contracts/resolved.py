@@ -31,7 +31,6 @@ from cloud_jobs.billing.contracts.published import (
     AccountFacts,
     ContractVersion,
     ContractVersions,
-    DeviceNumbers,
     TariffFacts,
     facts_of,
     micros,
@@ -283,7 +282,7 @@ class Contracts:
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """From rows of the table `reference` in any order; rows of other kinds are ignored."""
         mine = [dict(row) for row in rows if row["kind"] in MODEL_OF]
-        numbers = DeviceNumbers()
+        numbers: dict[tuple[str, str], int] = {}
 
         def usable(kind: str, body: str) -> Usable[Any]:
             begin, made = usable_contract(kind, body)
@@ -302,7 +301,7 @@ class Contracts:
             self._of_kind[row["kind"]][row["id"]].add(version)
         self._accounts: dict[str, ContractVersions[AccountFacts]] = self._of_kind["account"]
         self._tree = AccountTree(self._accounts)
-        self._names = numbers.names
+        self._names = [*numbers]
         self._overlaps = overlaps(self._accounts, self._names)
         self._contradictions = contradictions(self._of_kind)
 

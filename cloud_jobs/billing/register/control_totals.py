@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import PayerContract
-from cloud_jobs.billing.rating import Cell, Charge, ChargeKind, RatedAccount
+from cloud_jobs.billing.rating import Cell, ChargeKind, RatedAccount
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, quarters_of
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.units import Meter
@@ -383,9 +383,9 @@ def control_totals(
     sold = sold_meters(contract)
     assigned: Counter[tuple[str, Meter]] = Counter()
     priced: Counter[tuple[str, Meter]] = Counter()
-    for (account, version, meter), quantity in _sums(cells).items():
-        assigned[account, meter] += quantity
-        priced[account, meter] += quantity if (account, version, meter) in sold else 0
+    for cell in cells:
+        assigned[cell.account, cell.meter] += cell.quantity
+        priced[cell.account, cell.meter] += cell.quantity if (cell.account, cell.version, cell.meter) in sold else 0
     # caps and fees are amounts, not quantities
     charged: Counter[tuple[str, Meter]] = Counter()
     for charge in rated.charges:
@@ -403,14 +403,11 @@ def control_totals(
 
 def _amounts(contract: PayerContract, rated: RatedAccount) -> Iterable[ControlTotal]:
     accounts = {terms.id for terms in contract.accounts}
-    yield ControlTotal("charges of accounts", contract.id, rated.net_minor, _amount(rated.charges, accounts))
+    charged = sum(one.amount_minor for one in rated.charges if one.key.account in accounts)
+    yield ControlTotal("charges of accounts", contract.id, rated.net_minor, charged)
     yield ControlTotal(
         "taxable amount", contract.id, rated.net_minor, sum(group.taxable_minor for group in rated.taxes)
     )
-
-
-def _amount(charges: Iterable[Charge], accounts: set[str]) -> int:
-    return sum(charge.amount_minor for charge in charges if charge.key.account in accounts)
 
 
 def sold_meters(contract: PayerContract) -> set[tuple[str, int, Meter]]:
@@ -421,11 +418,3 @@ def sold_meters(contract: PayerContract) -> set[tuple[str, int, Meter]]:
         for version, span in enumerate(terms.spans)
         for price in span.tariff.prices
     }
-
-
-def _sums(cells: Iterable[Cell]) -> dict[tuple[str, int, Meter], int]:
-    found: dict[tuple[str, int, Meter], int] = {}
-    for cell in cells:
-        of = cell.account, cell.version, cell.meter
-        found[of] = found.get(of, 0) + cell.quantity
-    return found

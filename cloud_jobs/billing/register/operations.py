@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from random import uniform
 from typing import Any, Final, NamedTuple
 
@@ -100,12 +99,8 @@ def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float
 
 
 def _written(lake: Lake, rows: Sequence[Row]) -> Iterable[DataFile]:
-    """The rows in files, separate for each legal entity."""
-    files, now = lake.files("documents"), datetime.now(UTC)
-    in_order = sorted(rows, key=lambda row: str(row["legal_entity"]))
-    for _, of_entity in groupby(in_order, key=lambda row: row["legal_entity"]):
-        made = pa.Table.from_pylist([*of_entity], schema=TABLES["documents"].schema)
-        yield from write_data_files(files, made, now, table="documents")
+    made = pa.Table.from_pylist([*rows], schema=TABLES["documents"].schema)
+    return write_data_files(lake.files("documents"), made, datetime.now(UTC), table="documents")
 
 
 # Valid invoices that charge, under earlier contracts, for what other payers now owe.

@@ -343,18 +343,26 @@ class Register:
         raise missing_closing(key.payer, closing_id)
 
     def charges_of(self, closings: Collection[Closing]) -> dict[str, tuple[Charge, ...]]:
-        """The charges of closings of one period. Raises RegisterDamaged if they are not those of the closing."""
+        """The charges of closings of one period, by id. Raises RegisterDamaged if any differ from the closing's."""
+        charges = {}
+        for name, found in self.charges_or_damage(closings).items():
+            if isinstance(found, RegisterDamaged):
+                raise found
+            charges[name] = found
+        return charges
+
+    def charges_or_damage(self, closings: Collection[Closing]) -> dict[str, tuple[Charge, ...] | RegisterDamaged]:
+        """`charges_of`, with the damage instead of the charges of a closing."""
         if not closings:
             return {}
         found = charges_from(
             self._of_closings("rated_lines", closings, CHARGE_COLUMNS), {(one.key.payer, one.run) for one in closings}
         )
-        charges = {}
+        charges: dict[str, tuple[Charge, ...] | RegisterDamaged] = {}
         for one in closings:
-            of_one = found[one.key.payer, one.run]
+            charges[one.id] = of_one = found[one.key.payer, one.run]
             if lines_digest(charge_columns(of_one)) != one.lines_digest:
-                raise RegisterDamaged(f"the lines of the closing {one.id} of {one.key.payer} are not those of then")
-            charges[one.id] = of_one
+                charges[one.id] = RegisterDamaged(f"the lines of the closing {one.id} are not those of then")
         return charges
 
     def amounts(self, closings: Collection[Closing]) -> dict[tuple[str, str], dict[str, int]]:
