@@ -170,7 +170,7 @@ def _notes(line: ExplainedLine) -> Iterable[Text]:
     if line.again is not None and line.again.is_of_other_engine:
         yield Text(
             f"Usage was metered by engine version {line.again.engine_version}; version {ENGINE_VERSION} is installed."
-            " An hour of which it makes the same agrees; whether another one was right is unknown."
+            " An hour that gives the same row agrees; others are unknown."
         )
 
 

@@ -125,9 +125,7 @@ def _charged(
     for one_use in sorted({*owed, *found}):
         expected, charged = owed.get(one_use, 0), found[one_use]
         if expected or charged:
-            note = (
-                "" if expected == charged else f"closed by snapshot {closing.snapshot_id}: close again, or look there"
-            )
+            note = "" if expected == charged else f"closed by snapshot {closing.snapshot_id}: close again"
             yield Comparison(
                 Station.RATED, quantity_name(one_use.meter), f"{payer}, {one_use.place}", expected, charged, note
             )
@@ -205,15 +203,15 @@ def _not_posted(
     """
     if voided is not None:
         net, tax, currency = voided
-        yield Comparison(Station.INVOICED, "posted by what is void", payer, 0, net, numbers, currency)
-        yield Comparison(Station.INVOICED, "tax posted by what is void", payer, 0, tax, numbers, currency)
+        yield Comparison(Station.INVOICED, "posted by void documents", payer, 0, net, numbers, currency)
+        yield Comparison(Station.INVOICED, "tax posted by void documents", payer, 0, tax, numbers, currency)
     if newest is None:
         return
     nothing = not newest.charges and newest.outcome is not ClosingState.BLOCKED
     why = (
         "nothing to issue"
         if nothing
-        else f"void ({numbers}), and not issued anew"
+        else f"void ({numbers}), and not issued again"
         if voided is not None
         else "not issued"
     )
@@ -231,7 +229,7 @@ def _newer(payer: str, newest: Closing, posted: PostedInvoice, net: int, tax: in
         return
     agreed = newest.key.legal_entity, newest.currency
     if agreed != (posted.invoice.key.legal_entity, posted.invoice.currency):
-        why = f"{closing}, of the seller {agreed[0]} in {agreed[1]}: void {number}, and issue anew"
+        why = f"{closing}, of the seller {agreed[0]} in {agreed[1]}: void {number}, and issue it again"
         yield Comparison(Station.INVOICED, "seller and currency of the newest closing", payer, 1, 0, why)
         return
     why = f"{closing}: adjust"
@@ -287,7 +285,7 @@ def _fault_of(
     except (RegisterRefusal, RegisterDamaged, DocumentError, AssertionError) as fault:
         return str(fault) or type(fault).__name__
     is_same = made["digest"] == row["digest"] and canonical_bytes(head(made)).decode() == row["head"]
-    return None if is_same else "its digest is another than when it was issued"
+    return None if is_same else "its digest differs from that at issue"
 
 
 def _documents(register: Register, days: Days, payers: Collection[str]) -> list[dict[str, object]]:

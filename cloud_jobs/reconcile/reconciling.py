@@ -199,7 +199,7 @@ def compare_usage(
     yield from _in_no_sum(used, place)
     note = "; ".join(used.damaged[:3])
     yield Comparison(
-        Station.USAGE, "rows that are what their digest says", place, used.rows, used.rows - len(used.damaged), note
+        Station.USAGE, "rows that match their digest", place, used.rows, used.rows - len(used.damaged), note
     )
     for meter, quantity in sorted(used.meters.items()):
         yield Comparison(Station.USAGE, f"used: {quantity_name(meter)}", place, None, quantity, "in all zones")
@@ -260,7 +260,7 @@ def compare_odometers(observed: Mapping[TenantDevice, Observed]) -> Iterator[Com
         if is_less or 100 * way.least_mm > (100 + MOST_PER_CENT) * driven_mm:
             note = f"its odometer says {way.driven_m / 1000:,.1f} km of the same time"
             place = f"{device.tenant}/{device.device}"
-            wrong.append(Comparison(Station.USAGE, "way unlike its odometer's, mm", place, None, way.most_mm, note))
+            wrong.append(Comparison(Station.USAGE, "distance unlike the odometer, mm", place, None, way.most_mm, note))
     note = f"the ways of {len(wrong):,} differ by more than {MOST_PER_CENT} %"
     yield Comparison(Station.USAGE, "devices with an odometer", "", None, len(ways), note)
     yield from named(wrong)

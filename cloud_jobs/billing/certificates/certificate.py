@@ -335,7 +335,7 @@ class DeviceCertificate:
         if self.since is None:
             return ("never sent a statement" if self.received else "never sent anything",)
         if self.settled_at is not None and self.since >= self.end:
-            return (f"silent since {stamp(self.since)}; fixes until {stamp(self.settled_at)} have a say in the period",)
+            return (f"silent since {stamp(self.since)}; fixes until {stamp(self.settled_at)} affect the period",)
         return (f"silent since {stamp(self.since)}",)
 
     def document(self) -> dict[str, Any]:
@@ -377,7 +377,7 @@ def _shown(seqs: SeqRanges) -> str:
         return seqs.text()
     epochs = dict.fromkeys(epoch for epoch, _ in ranges[:_MAX_RANGES])
     first = {epoch: IntervalSet(one for of, one in ranges[:_MAX_RANGES] if of == epoch) for epoch in epochs}
-    return f"{SeqRanges.of(first).text()} and {len(ranges) - _MAX_RANGES:,} more ranges, as the certificate says"
+    return f"{SeqRanges.of(first).text()} and {len(ranges) - _MAX_RANGES:,} more ranges, see the certificate"
 
 
 def _digest(content: dict[str, Any]) -> str:

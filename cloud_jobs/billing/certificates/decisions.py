@@ -226,7 +226,9 @@ def withdraw(lake: Lake, number: int, *, decided_by: str, reason: str, now: date
         taken_back = next(iter(_read(rows.filter(pc.equal(rows["number"], number)))), None)
         faults = [*attribution_faults(decided_by, reason)]
         if taken_back is None or taken_back.withdraws is not None:
-            raise BadDecision(None, [*faults, f"{number} is the number of none: `waybill decisions list` shows them"])
+            raise BadDecision(
+                None, [*faults, f"{number} is not the number of a decision; see `waybill decisions list`"]
+            )
         before = next(iter(_read(rows.filter(pc.equal(rows["withdraws"], number)))), None)
         # repeated after a lost answer, it is the same withdrawal
         if before is not None and replace(before, **answer) != replace(before, decided_at=_utc(now)):

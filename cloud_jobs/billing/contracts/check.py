@@ -56,9 +56,9 @@ def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
                 names = [f"{one.tenant}/{one.device}" for one in sorted(gone)]
                 more = [f"and {len(names) - MAX_DEVICES_NAMED} more"] if len(names) > MAX_DEVICES_NAMED else []
                 yield (
-                    f"{row['place']}: account {row['id']!r} has no longer "
-                    f"{', '.join([*names[:MAX_DEVICES_NAMED], *more])} from {stamp(moment)} on, and nobody else pays "
-                    "for them"
+                    f"{row['place']}: account {row['id']!r} no longer has "
+                    f"{', '.join([*names[:MAX_DEVICES_NAMED], *more])} from {stamp(moment)} on, and no other account "
+                    "pays for them"
                 )
 
 
@@ -117,13 +117,9 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
         if zone not in gates:
             # a fence that reads the same cannot be published later, so the price would never apply
             is_lack = not any(one != zone and as_read(one) == as_read(zone) for one in known)
-            yield f"{price}, which no fence or gate is that can be used{name_advice(zone, known)}", is_lack
+            yield f"{price}, but no usable fence or gate has this id{name_advice(zone, known)}", is_lack
         elif gates[zone] != (meter is Meter.CROSSING):
-            what = (
-                "a gate, in which nothing is; a gate has crossings"
-                if gates[zone]
-                else "a fence; crossings are of gates"
-            )
+            what = "a gate; gates only have crossings" if gates[zone] else "a fence; only gates have crossings"
             yield f"{price}, which is {what}", False
 
 

@@ -62,6 +62,6 @@ def meters_forgotten(tariff: str, meters: Sequence[str], begin: datetime) -> Con
     named = ", ".join(f'"{meter}"' for meter in meters)
     return ContractFault(
         f"tariff {tariff!r} from {stamp(begin)} has no price for {', '.join(meters)}, which is sold until then: it "
-        f"would be free in silence; give a price (0: it is free), or write not_sold = [{named}]",
+        f"would be free without notice; give a price (0: it is free), or write not_sold = [{named}]",
         ("tariff", tariff),
     )

@@ -228,7 +228,7 @@ class PayerParts:
         name, category = payer.legal_entity, payer.vat.category
         found = self._at_the_end("legal_entity", name)
         if found is None:
-            text = f"account {account!r} buys of the legal entity {name!r}, which is not there by the period's end"
+            text = f"account {account!r} buys from the legal entity {name!r}, which is not in force at the period's end"
             self.faults.append(ContractFault(text, ("account", account), missing=("legal_entity", name)))
             return None
         seller: LegalEntity = known(LegalEntity, found.body)

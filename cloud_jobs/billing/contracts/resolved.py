@@ -128,7 +128,7 @@ class AccountTree:
 
 
 def _missing_parent(account: str, parent: str, since_us: int) -> ContractFault:
-    text = f"account {account!r} has the parent {parent!r}, which is not there at {stamp(moment_of(since_us))}"
+    text = f"account {account!r} has the parent {parent!r}, which is not in force at {stamp(moment_of(since_us))}"
     return ContractFault(text, ("account", account), missing=("account", parent))
 
 
@@ -167,7 +167,7 @@ def _shared_prefixes(sellers: Mapping[str, ContractVersions[str]]) -> _Found:
         if len(names) > 1:
             text = (
                 f"the legal entities {' and '.join(map(repr, names))} have one number_prefix, {prefix!r}: two "
-                "documents would have one number; give each a prefix that no other one ever had"
+                "documents would have one number; give each a prefix that no other seller ever had"
             )
             fault = ContractFault(text, *(("legal_entity", name) for name in names))
             yield from ((publication, fault) for _, publication in found)

@@ -206,7 +206,7 @@ def _decisions(certificates: Sequence[DeviceCertificate]) -> tuple[str, ...]:
 def _named(found: Sequence[str]) -> tuple[str, ...]:
     """Shortened to what fits on a page."""
     more = len(found) - _MAX_NAMED
-    return (*found[:_MAX_NAMED], *([f"and {more:,} more, as their certificates say"] if more > 0 else []))
+    return (*found[:_MAX_NAMED], *([f"and {more:,} more, see their certificates"] if more > 0 else []))
 
 
 def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing:

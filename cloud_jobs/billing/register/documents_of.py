@@ -43,7 +43,7 @@ class DocumentMaker:
             rated = RatedAccount(payer=owed.payer, currency=owed.currency, charges=charges[one.id], taxes=owed.taxes)
             # lines_digest covers the lines; this compares them with the posted sums
             if (rated.net_minor, rated.tax_minor) != (one.net_minor, one.tax_minor):
-                raise RegisterDamaged(f"the charges of the closing {one.id} of {one.key.payer} are not its sum")
+                raise RegisterDamaged(f"the charges of the closing {one.id} do not add up to its sum")
             self._rated[one.id] = rated
 
     @property
@@ -153,7 +153,7 @@ def issued_again(register: Register, number: str) -> IssuedAgain:
     made = maker.document(entry, closing, before)
     # also if this version would make it differently: an issued document is never shown changed
     if made["digest"] != row["digest"] or canonical_bytes(head(made)).decode() != row["head"]:
-        raise RegisterDamaged(f"document {number} cannot be made again as it was issued: its digest is another")
+        raise RegisterDamaged(f"document {number} cannot be made again as it was issued: its digest differs")
     return IssuedAgain(made, closing, before, maker.charges)
 
 

@@ -27,7 +27,7 @@ class RegisterRefusal(RegisterError):
 class AlreadyIssued(RegisterRefusal):
     """Facts: the invoice number."""
 
-    text = "issued already as {}; what came later is posted by `waybill bill adjust`"
+    text = "issued already as {}; run `waybill bill adjust` to post later changes"
 
 
 class OverlappingPeriod(RegisterRefusal):
@@ -54,7 +54,7 @@ class InvoicedToAnother(RegisterRefusal):
     """
 
     text = (
-        "its {0} stands on {2} of {1}, by contracts of before; close {1} for {3}, run `waybill bill adjust --period"
+        "its {0} is on {2} of {1}, under earlier contracts; close {1} for {3}, run `waybill bill adjust --period"
         " {3}`, and then this again"
     )
 
@@ -80,7 +80,7 @@ class OtherClocks(RegisterRefusal):
 class FuturePeriod(RegisterRefusal):
     """Facts: the end of the period, and now."""
 
-    text = "the period ends at {}, and it is {}"
+    text = "the period ends at {}; now it is {}"
 
 
 class NotFinal(RegisterRefusal):

@@ -169,13 +169,13 @@ class Ledger:
         self._numbering[key.legal_entity] = self.numbering(key.legal_entity).after(document)
         if document.type is DocumentType.INVOICE:
             if key in of_payer:
-                raise RegisterDamaged(f"invoice {document.number} is of days of {key.payer} that another invoice has")
+                raise RegisterDamaged(f"invoice {document.number} has days of {key.payer} that are on another invoice")
             of_payer[key] = _posted(document, document, 0, 0)
             self._invoices[key.legal_entity, document.number] = document
         else:
             before = of_payer.pop(key, None)
             if before is None or document.reference != _reference(before.invoice) or before.closing != document.before:
-                raise RegisterDamaged(f"note {document.number} does not follow upon what is posted to its invoice")
+                raise RegisterDamaged(f"note {document.number} does not follow from what is posted to its invoice")
             after = _posted(before.invoice, document, before.net_minor, before.tax_minor)
             if not document.is_void:
                 of_payer[key] = after
@@ -189,7 +189,7 @@ class Ledger:
         for one, other in pairwise(in_order):
             if one.overlaps(other):
                 number = of_payer[other].invoice.number
-                raise RegisterDamaged(f"invoice {number} is of days of {other.payer} that another invoice has")
+                raise RegisterDamaged(f"invoice {number} has days of {other.payer} that are on another invoice")
 
 
 def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> IssuedDocument:
@@ -235,7 +235,7 @@ def adjust(
     if change.fault:
         raise NotOneNote(closing.key.payer, posted.invoice.number, closing.key.text, change.fault)
     note = _note(ledger, posted, closing, change, now)
-    said = reason or f"What became known since, by snapshot {closing.snapshot_id}"
+    said = reason or f"Changes since then, by snapshot {closing.snapshot_id}"
     return replace(note, closing=closing.id, rank=closing.rank, by=by, reason=said)
 
 
@@ -287,7 +287,7 @@ def check_numbers(counters: Iterable[int], legal_entity: str) -> int:
     found = sorted(counters)
     wrong = next((at for at, counter in enumerate(found, 1) if at != counter), None)
     if wrong is not None:
-        raise RegisterDamaged(f"the documents of {legal_entity} are not counted without gaps: look at number {wrong}")
+        raise RegisterDamaged(f"the numbers of {legal_entity} have a gap at {wrong}")
     return len(found)
 
 

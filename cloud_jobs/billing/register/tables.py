@@ -362,7 +362,7 @@ class Register:
         for one in closings:
             charges[one.id] = of_one = found[one.key.payer, one.run]
             if lines_digest(charge_columns(of_one)) != one.lines_digest:
-                charges[one.id] = RegisterDamaged(f"the lines of the closing {one.id} are not those of then")
+                charges[one.id] = RegisterDamaged(f"the lines of the closing {one.id} differ from those of its closing")
         return charges
 
     def amounts(self, closings: Collection[Closing]) -> dict[tuple[str, str], dict[str, int]]:
@@ -493,4 +493,4 @@ def in_parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
 
 
 def missing_closing(payer: str, closing_id: str) -> RegisterDamaged:
-    return RegisterDamaged(f"the closing {closing_id} of {payer} is not there, but a document was made of it")
+    return RegisterDamaged(f"the closing {closing_id} of {payer} does not exist, but a document refers to it")

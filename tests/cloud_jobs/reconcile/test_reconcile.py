@@ -106,7 +106,7 @@ def test_a_device_whose_way_is_not_its_odometers_is_named(
     found = compared(billed)
     (whole,) = [one for one in found if one.name == "devices with an odometer"]
     assert (whole.found, whole.outcome) == (1, ComparisonOutcome.COUNTED)
-    assert [one.place for one in found if one.name == "way unlike its odometer's, mm"] == named
+    assert [one.place for one in found if one.name == "distance unlike the odometer, mm"] == named
 
 
 def test_records_that_a_device_states_and_that_did_not_come_are_named_at_the_device(billed: BilledLake) -> None:
@@ -164,7 +164,7 @@ def test_a_row_of_usage_that_was_written_over_is_named_at_usage_and_its_charge_a
     billed.use(row | {"distance_mm": [9_000_000, 0, 0, 0], "computed_at": NOW})
     found = wrong(billed)
     assert [(one.name, one.difference) for one in found if one.station is Station.USAGE] == [
-        ("rows that are what their digest says", -1)
+        ("rows that match their digest", -1)
     ]
     rated = [(one.name, one.place) for one in found if one.station is Station.RATED]
     assert rated == [("distance, mm", "all payers"), ("distance, mm", "acme, acme")]

@@ -175,9 +175,7 @@ def test_a_device_has_to_account_for_the_time_in_which_fixes_have_a_say_in_the_p
 
     early = found("2026-10-01T00:04")
     assert early.state is CertificateState.SILENT
-    assert early.reasons == (
-        "silent since 2026-10-01T00:04:00Z; fixes until 2026-10-01T00:05:00Z have a say in the period",
-    )
+    assert early.reasons == ("silent since 2026-10-01T00:04:00Z; fixes until 2026-10-01T00:05:00Z affect the period",)
     assert found("2026-09-30T23:59").reasons == ("silent since 2026-09-30T23:59:00Z",)
     assert found("2026-10-01T00:05").state is CertificateState.COMPLETE
     # a buffer that was replaced just before the period may hold the fixes that its first segments rest on

@@ -85,7 +85,11 @@ def test_a_decision_is_withdrawn_once_and_both_stay(lake: Lake) -> None:
     assert (back.number, back.withdraws, back.of_device, back.until) == (2, 1, DEVICE, END)
     assert decisions(lake) == [one, back]
     assert withdraw(lake, 1, now=DECIDED + timedelta(hours=1), **answer) == back
-    for number, fault in ((1, "withdrawn by B. Clerk"), (2, "2 is the number of none"), (9, "9 is the number of none")):
+    for number, fault in (
+        (1, "withdrawn by B. Clerk"),
+        (2, "2 is not the number of a decision"),
+        (9, "9 is not the number of a decision"),
+    ):
         with pytest.raises(BadDecision, match=fault):
             withdraw(lake, number, decided_by="C. Clerk", reason="why not", now=DECIDED)
     # what is decided again is another decision

@@ -39,7 +39,7 @@ def test_a_version_that_forgets_a_meter_is_a_fault_wherever_it_begins(since: str
 def test_what_is_neither_there_nor_in_the_files_is_named() -> None:
     found = checked(account("gamma", device("van-3"), tariff="none"), account("child", parent="nobody"))
     assert any(one.startswith("f:1: ") and "tariff 'none', which was not published" in one for one in found.lacking)
-    assert any("the parent 'nobody', which is not there" in one for one in found.lacking)
+    assert any("the parent 'nobody', which is not in force" in one for one in found.lacking)
 
 
 def test_of_what_is_not_there_the_nearest_name_is_said() -> None:
@@ -134,7 +134,7 @@ IN_DEPOT = tariff(price("0.50"), price("0.60", zone="depot"))
 def test_a_price_for_a_zone_that_no_fence_has_is_named_with_the_one_that_is_near() -> None:
     (said,) = checked(IN_DEPOT, published=[*PUBLISHED, *fence_rows(fence("depots"), fence("port"))]).lacking
     assert said == (
-        "f:1: tariff 'standard': prices.1 is for distance in zone 'depot', which no fence or gate is that can be used; "
+        "f:1: tariff 'standard': prices.1 is for distance in zone 'depot', but no usable fence or gate has this id; "
         "did you mean 'depots'?"
     )
     found = checked(IN_DEPOT, published=[*PUBLISHED, *fence_rows(fence("depot"))])
@@ -145,9 +145,9 @@ def test_crossings_are_of_gates_and_all_else_of_fences() -> None:
     there = [*PUBLISHED, *fence_rows(fence("depot"), gate("toll"))]
     crossing = price("1", meter="crossing", unit="each", zone="depot")
     (said,) = checked(tariff(price(), crossing), published=there).faults
-    assert "prices.1 is for crossing in zone 'depot', which is a fence; crossings are of gates" in said
+    assert "prices.1 is for crossing in zone 'depot', which is a fence; only gates have crossings" in said
     (said,) = checked(tariff(price(), price("1", zone="toll")), published=there).faults
-    assert "which is a gate, in which nothing is" in said
+    assert "which is a gate; gates only have crossings" in said
 
 
 def test_a_currency_that_changes_inside_a_month_is_a_fault_and_with_a_month_it_is_none() -> None:
@@ -165,7 +165,7 @@ def test_devices_that_nobody_pays_for_any_more_are_named_and_those_that_move_are
     since = "2026-05-01T00:00:00+02:00"
     (said,) = checked(account("acme", device("van-9"), effective_from=since)).notices
     assert said == (
-        "f:1: account 'acme' has no longer fleet/van-1 from 2026-04-30T22:00:00Z on, and nobody else pays for them"
+        "f:1: account 'acme' no longer has fleet/van-1 from 2026-04-30T22:00:00Z on, and no other account pays for them"
     )
     moved = account("gamma", device("van-1"), effective_from=since)
     assert checked(account("acme", effective_from=since), moved).notices == []
@@ -176,11 +176,11 @@ def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:
     ended = account("acme", device(), effective_until=until)
     (said,) = checked(ended).notices
     assert said == (
-        "f:1: account 'acme' has no longer fleet/van-1 from 2026-04-30T22:00:00Z on, and nobody else pays for them"
+        "f:1: account 'acme' no longer has fleet/van-1 from 2026-04-30T22:00:00Z on, and no other account pays for them"
     )
     assert checked(ended, account("gamma", device("van-1", begin=until))).notices == []
     (fault,) = checked(ended, account("child", parent="acme")).lacking
-    assert "account 'child' has the parent 'acme', which is not there at 2026-04-30T22:00:00Z" in fault
+    assert "account 'child' has the parent 'acme', which is not in force at 2026-04-30T22:00:00Z" in fault
 
 
 PAGE = (DOCS / "contracts.md").read_text(encoding="utf-8")

@@ -131,7 +131,7 @@ def test_a_parent_that_is_not_there_is_named_and_blocks_no_other_tree() -> None:
     assert faults_of(made) == []
     (fault, child) = made.without_payer(MARCH.start)
     assert "account 'b' has the parent 'a', which has the parent 'nobody'" in str(child)
-    assert "account 'a' has the parent 'nobody', which is not there" in str(fault)
+    assert "account 'a' has the parent 'nobody', which is not in force" in str(fault)
     assert [one.missing for one in faults_of(made, "a")] == [("account", "nobody")]
     assert [str(one) for one in faults_of(made, "b")] == [str(child)]
 

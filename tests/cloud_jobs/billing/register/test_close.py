@@ -425,7 +425,7 @@ def test_a_month_is_final_only_when_no_fix_of_the_next_one_can_change_it(tmp_pat
     assert early == (
         ClosingState.PROVISIONAL,
         895,
-        "acme/eu-1: silent since 2026-01-31T23:00:01Z; fixes until 2026-01-31T23:05:00Z have a say in the period",
+        "acme/eu-1: silent since 2026-01-31T23:00:01Z; fixes until 2026-01-31T23:05:00Z affect the period",
     )
     # on time, and of February: it shows that what stood in January was the outlier
     ingest(made.lake, [fix(250, 4, FAR)])

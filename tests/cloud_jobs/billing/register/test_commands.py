@@ -113,7 +113,7 @@ def test_a_note_says_why_it_was_made(billed: BilledLake) -> None:
     [invoice, usual, given] = values(run(billed, "list", "--json"))
     notes = [values(run(billed, "show", one["number"], "--json"))["invoice_note"] for one in (invoice, usual, given)]
     assert notes[0] is None
-    assert notes[1].startswith("What became known since, by snapshot 2-")
+    assert notes[1].startswith("Changes since then, by snapshot 2-")
     assert notes[2] == given["reason"] == "a late batch"
     refused = run(billed, "adjust", "--period", "2026-03", "--reason", "x")
     assert (refused.exit_code, "it needs a reason" in refused.stderr) == (1, True)
