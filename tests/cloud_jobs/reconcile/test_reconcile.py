@@ -248,7 +248,7 @@ def test_what_is_void_and_not_issued_anew_is_not_equal(billed: BilledLake) -> No
     void(billed, "WB-EU-00000001")
     (found,) = wrongly_posted(billed)
     assert (found.name, found.place, found.expected, found.found) == ("posted", "acme", 154, None)
-    assert "not issued anew" in found.note
+    assert "not issued again" in found.note
     issue_period(billed.register, JANUARY, None, clerk=clerk("again"))
     assert compared_with_posted(billed).outcome is ComparisonOutcome.EQUAL
 
