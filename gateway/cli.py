@@ -115,8 +115,7 @@ def _open(settings: GatewaySettings) -> Iterator[str]:
     if settings.registry is None:
         yield f"registry: batches of suspended and revoked devices are accepted: set [registry], {OPEN_WORD}"
     else:
-        for key, fault in open_registry(settings.registry):
-            yield f"registry.{key}: {fault}, {OPEN_WORD}"
+        yield from open_registry(settings.registry)
 
 
 _GC_OBJECTS = 50_000

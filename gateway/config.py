@@ -90,17 +90,26 @@ class RegistrySettings(RegistryTrust):
         return self
 
 
-def open_registry(settings: RegistrySettings) -> Iterator[tuple[str, str]]:
-    """Insecure settings, by key. Entries are signed, but the connection could be read or cut."""
+def open_registry(settings: RegistrySettings) -> Iterator[str]:
+    """Insecure settings. Entries are signed, but the connection could be read or cut."""
     access = settings.access
     if not settings.service_url.startswith("pulsar+ssl://"):
-        yield "service_url", "the device registry is read in plain text: use pulsar+ssl:// with registry.access.tls_ca"
+        yield (
+            "registry.service_url: the device registry is read in plain text: use pulsar+ssl:// with"
+            f" registry.access.tls_ca, {OPEN_WORD}"
+        )
     if settings.admin_url is not None and not settings.admin_url.startswith("https://"):
-        yield "admin_url", "the token travels in plain text: use https:// with registry.access.tls_ca"
+        yield (
+            "registry.admin_url: the token travels in plain text: use https:// with registry.access.tls_ca,"
+            f" {OPEN_WORD}"
+        )
     if not (access.token or access.token_file or access.tls_certificate):
-        yield "access.token_file", "Pulsar is shown nothing: set it, or registry.access.tls_certificate and tls_key"
+        yield (
+            "registry.access.token_file: no credentials for Pulsar: set it, or registry.access.tls_certificate and"
+            f" tls_key, {OPEN_WORD}"
+        )
     if settings.unsigned:
-        yield "unsigned", "anyone who publishes there can admit devices: set registry.operators"
+        yield f"registry.unsigned: anyone who publishes there can admit devices: set registry.operators, {OPEN_WORD}"
 
 
 # The shared subscription of a region's gateways.
@@ -139,7 +148,7 @@ def open_cluster(pulsar: ClusterSource, what: str) -> Iterator[str]:
     if not pulsar.is_encrypted:
         yield f"pulsar.service_url: {what} travel in plain text: use pulsar+ssl://, {OPEN_WORD}"
     if not (access.token or access.token_file or access.tls_certificate):
-        yield f"pulsar.access.token_file: Pulsar is shown nothing: set it, or tls_certificate and tls_key, {OPEN_WORD}"
+        yield f"pulsar.access.token_file: no credentials: set it, or tls_certificate and tls_key, {OPEN_WORD}"
 
 
 def travels_in_plain_text(pulsar: ClusterSource, what: str) -> Iterator[str]:

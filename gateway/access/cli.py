@@ -58,8 +58,7 @@ def ended_tokens(settings: AccessSettings, now_s: float) -> list[str]:
 
 
 def _open(settings: AccessSettings) -> Iterator[str]:
-    for key, fault in open_registry(settings.registry):
-        yield f"registry.{key}: {fault}, {OPEN_WORD}"
+    yield from open_registry(settings.registry)
     if (enrolment := settings.enrolment) is not None:
         if enrolment.claims.tls is None:
             yield f"enrolment.claims.tls: our password travels in plain text: set ca, {OPEN_WORD}"

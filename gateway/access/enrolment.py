@@ -273,11 +273,6 @@ class EnrolmentCore:
         pending = self._pending.pop(name, None)
         return [] if pending is None else self._unavailable(pending.sender, pending.nonce, why)
 
-    @property
-    def pending(self) -> int:
-        """Entries that are not read back yet."""
-        return len(self._pending)
-
     def _enrolled(self, claim_id: str, asked: _Asked) -> list[EnrolmentEffect]:
         if not asked.is_at_its_door:
             detail = "a token's claim needs the token as password, a serial's claim a factory certificate"
