@@ -94,7 +94,7 @@ class LocalAuthority:
         files = credentials_in(place)
         assert files.certificate is not None
         assert files.key is not None
-        # Where it has half of its life left a stack that is started again keeps it: its clients may still run.
+        # Kept until half of its life is over: clients of an earlier start may still run.
         if not files.certificate.exists() or IssuedCertificate.read(files.certificate).not_after < now + _LIFE / 2:
             key = KeyPair.generate()
             issued = authority.certify(key, name, servers=servers, now=now, lifetime=_LIFE)
@@ -124,7 +124,7 @@ class TokenKeyServer(Server):
         return {"url": self._url}
 
     def command(self) -> Sequence[str]:
-        # It imports nothing of ours: it needs 20 MB.
+        # A program with the standard library only needs 20 MB.
         program = Path(__file__).with_name("key_server_process.py")
         files = self._tls.certificate, self._tls.key, self._published
         return [sys.executable, "-I", str(program), str(self._port), *map(str, files)]
@@ -268,7 +268,7 @@ class RegionAccess:
 
         `urls`: service and admin URL of the region's cluster.
         """
-        # Where a stack starts: a command that only looks at one needs neither.
+        # Imported when a stack starts: other commands do not need them.
         from gateway.access import AccessSettings  # noqa: PLC0415
         from gateway.access.daemon import AccessDaemon  # noqa: PLC0415
 
@@ -354,7 +354,7 @@ def exchange_lists(regions: Sequence[RegionAccess]) -> None:
     """
     lists = {one.region: one.revocation_file.read_bytes() for one in regions}
     for one in regions:
-        # What a daemon put together is not taken apart: its file has the others' lists already.
+        # A file that a daemon wrote has the lists of the other regions already.
         if lists[one.region].count(b"BEGIN X509 CRL") < len(regions):
             others = [found for region, found in lists.items() if region != one.region]
             replace_durably(one.revocation_file, b"".join([lists[one.region], *others]), mode=0o640)

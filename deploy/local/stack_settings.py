@@ -215,12 +215,12 @@ operators = "{operator.operators_file}"
 
 def _agent_settings(stack: LocalStack, region: str, book: PortBook) -> str:
     operators = stack.topology.operators
-    # the tenant of canaries comes first by its name, and is no customer
+    # the first operator by name may be the tenant of canaries, which is no customer
     tenant, device = (operators[0] if operators and "fleet" not in operators else "fleet"), "try-1"
     token = stack.folder / f"{device}-{region}.token"
     return f"""# Once, so that it is known:
 #   waybill device expect {tenant}/{device} --region {region} --token-file {token} --reason "to try it"
-# Beside it the broker of the vehicle: mosquitto -p {book.port(f"vehicle-{region}")}
+# Also start the vehicle's own broker: mosquitto -p {book.port(f"vehicle-{region}")}
 # edge-agent run --config this
 
 [device]
@@ -267,9 +267,9 @@ def _example_canary(stack: LocalStack, region: str, book: PortBook) -> str:
 #   waybill device expect {CANARY_TENANT}/{device} --region {region} --token-file {token} --reason "the canary"
 #   waybill canary setup --config this --out {reference}
 #   waybill reference put {reference} --config {publisher} --key {key} --reason "the canary"
-# Beside a gateway and an alert process of the region:
+# With a gateway and an alert process of the region running:
 #   waybill canary run --config this
-# Without `watched`, and with `lake`, it looks at the tables of the jobs, too.
+# Without `watched`, and with `lake`, it also checks the tables of the jobs.
 {canary_settings(stack, plan)}"""
 
 

@@ -180,7 +180,7 @@ class AdminClient:
         self._configuration: BrokerConfiguration | None = None
         self._hosts = each_host(url)
         self._timeout_s = timeout_s
-        # of several hosts one that is gone leaves time for the others
+        # one missing host must leave time for the others
         connecting = httpx.Timeout(timeout_s, connect=timeout_s / len(self._hosts))
         try:
             access.check_token(time.time())
@@ -303,7 +303,7 @@ class AdminClient:
                         continue
                 kind = NoConnection if isinstance(broken, httpx.ConnectError) else ClusterUnreachable
                 raise kind(self.cluster, self.url, f"{action}: {broken!r}") from broken
-            # Since it was opened the token may have ended, and its answer does not say which.
+            # The token may have ended since the client was opened; the answer does not say so.
             if answer.status == _UNAUTHORISED and (problem := self.access.token_problem(time.time())):
                 raise AdminRefused(self.cluster, action, answer.status, problem)
             return answer
@@ -349,7 +349,7 @@ class AdminClient:
         return bytes(body)
 
     def _redirected(self, request: httpx.Request, answer: httpx.Response) -> httpx.Request:
-        # A broker that does not own a topic names the one that does. By hand, because httpx keeps our token from it.
+        # A broker redirects to the one that owns the topic. By hand, because httpx does not send it our token.
         target = request.url.join(answer.headers["location"])
         if request.url.scheme == "https" and target.scheme != "https":
             raise ClusterUnreachable(self.cluster, self.url, "it redirected to an address without TLS")

@@ -147,7 +147,7 @@ def cluster_data(wanted: Registration) -> dict[str, str | bool | None]:
     if wanted.trust_certs_file:
         data["brokerClientTrustCertsFilePath"] = wanted.trust_certs_file
     if service_tls != admin_tls:
-        # The kind of the service address says which admin address counts, so the other one must not be there.
+        # The scheme of the service address decides which admin address is used, so the other one is removed.
         data["serviceUrlTls" if service_tls else "serviceUrl"] = None
     return data
 
@@ -163,7 +163,7 @@ def _cluster(admin: AdminClient, change: Change) -> None:
     if change.action == "delete":
         admin.delete(f"clusters/{change.name}")
         return
-    # An update replaces the whole of what Pulsar knows of a cluster, so what we do not speak of is sent back as it is.
+    # An update replaces all of Pulsar's data of a cluster, so fields that we do not set are sent back unchanged.
     there = admin.get(f"clusters/{change.name}", CLUSTER)
     data = {**(there or {}), **cluster_data(Registration.model_validate(change.after))}
     body = {key: value for key, value in data.items() if value is not None}
@@ -232,7 +232,7 @@ def _topic(admin: AdminClient, change: Change) -> None:
     if change.action == "delete":
         return
     if change.action == "update":
-        # In this cluster alone: its brokers have no right to do it in the others, and we do it in each.
+        # In this cluster alone: its brokers may not do it in the others, where we do it ourselves.
         admin.post(f"{path}/partitions", change.after, updateLocalTopicOnly=True)
     elif change.after:
         admin.put(f"{path}/partitions", change.after, createLocalTopicOnly=True)

@@ -243,7 +243,7 @@ def apply(
     made: list[Change] = []
 
     def note(change: Change) -> None:
-        # At once: however this ends, what was done has been said.
+        # Printed at once: an interrupted apply has named its changes.
         made.append(change)
         if not as_json:
             _show_changes([change], False, "")

@@ -15,12 +15,12 @@ from waybill.settings import Settings
 
 __all__ = ["Change", "new_namespace_state", "plan"]
 
-# Made from the outside in (a topic needs its namespace), and taken away from the inside out.
+# Created from the outside in (a topic needs its namespace), and deleted from the inside out.
 _ORDER = (
     "cluster",
     "tenant",
     "namespace",
-    # Before anybody can consume.
+    # Before a role may consume.
     "subscription_grant",
     "policy",
     "topic",
@@ -158,7 +158,7 @@ def _grants(
                     yield Change(
                         cluster=cluster, action=action, kind="grant", name=name, role=role, before=old, after=new
                     )
-        # A subscription that the topology does not name keeps its roles: they only close it.
+        # A subscription that the topology does not name keeps its roles, which only restrict it.
         held = (found and found.subscription_roles) or {}
         for name, roles in (wanted.subscription_roles or {}).items():
             if held.get(name) != roles:
@@ -280,7 +280,7 @@ def _surplus(cluster: str, desired: ClusterState, actual: ClusterState) -> Itera
 
 
 def _namespace_gone(cluster: str, name: str, actual: NamespaceState) -> Iterator[Change]:
-    # Two steps, as Pulsar needs them, so that one that was refused at the second does not hide the first.
+    # Two steps, as Pulsar needs them: when the second is refused, the first has been reported.
     alone = frozenset({cluster})
     if actual.clusters != alone:
         yield Change(
@@ -323,7 +323,7 @@ def _can_lose_messages(policy: str, old: Any, new: Any) -> bool:
     nothing.
     """
     if policy == "clusters":
-        # The replicator's cursor goes with the cluster, and with it what was not sent yet.
+        # The replicator's cursor is deleted with the cluster, and with it the messages not sent yet.
         return bool(set(old) - set(new))
     if policy == "retention":
         before, after = old or (-1, -1), new or (0, 0)

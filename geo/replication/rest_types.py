@@ -98,7 +98,7 @@ class BrokerConfiguration(_Response):
     guarded_metrics: _WrittenBool = Field(False, alias="authenticateMetricsEndpoint")
 
 
-# All of it, as it is sent back with what we change.
+# With all other fields, because an update sends them back.
 @with_config(ConfigDict(extra="allow", strict=True))
 class ClusterData(TypedDict):
     """The registration of a cluster in another one, or in itself."""
@@ -213,7 +213,7 @@ def _position_if_any(value: object) -> object:
 _ReadPosition = Annotated[str | None, BeforeValidator(_position_if_any)]
 
 
-# These are plain dicts: they are asked for many times a second, of many partitions.
+# Plain dicts, for speed: they are read many times a second for many partitions.
 @_STRICT
 class _Ledger(TypedDict):
     ledgerId: int

@@ -20,7 +20,7 @@ def topic_path(topic: str) -> str:
 def is_addressable(topic: str) -> bool:
     """Whether a URL of the admin interface can name this topic: producers may create topics that it cannot."""
     levels = topic.removeprefix(PERSISTENT).split("/")
-    # "." and ".." are steps of a path: a client resolves them, and would ask about something else.
+    # "." and ".." are steps of a path: a client resolves them to another path.
     return not {"", ".", ".."}.intersection(levels) and "\0" not in topic and len(quote(topic)) <= _MAX_QUOTED
 
 

@@ -22,7 +22,7 @@ from waybill.settings import Settings
 
 _Space = dict[str, dict[str, TopicStats | None]]
 """By namespace and topic."""
-# The estimate of a backlog that Pulsar gives otherwise may be wrong for ever.
+# Pulsar's default estimate of a backlog may stay wrong.
 _ASKED = {"getPreciseBacklog": True, "getEarliestTimeInBacklog": True}
 
 
@@ -150,7 +150,7 @@ def link_state(
         target=target,
         connected=bool(present) and not missing and all(one.connected for one in present),
         backlog=sum(one.backlog for one in present),
-        # Of many topics the one that is furthest behind counts: a mean would hide it.
+        # The topic that is furthest behind counts: a mean would hide it.
         delay_s=max((one.delay_s for one in present), default=0),
         problem=problem,
     )
