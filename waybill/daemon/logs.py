@@ -16,9 +16,9 @@ from waybill.daemon.backoff import TokenBucket
 from waybill.settings import Settings
 
 PER_S = 1.0
-"""So many lines of one kind (level and event) a second in the long run ..."""
+"""Lines of one kind (level and event) a second, on average."""
 BURST = 20.0
-"""... and so many at once. Those above are counted: the next line of the kind has the number as `suppressed`."""
+"""Lines of one kind at once. Suppressed lines are counted; the next line has the number as `suppressed`."""
 MAX_CHARACTERS = 500
 """Of each value."""
 _MAX_KINDS = 1000

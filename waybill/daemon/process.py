@@ -25,7 +25,7 @@ def resident_bytes() -> int:
 # Closing connections to servers that may not answer.
 
 CLOSE_S: Final = 8.0
-"""A little more than a client's reader takes that waits for an operation, as it is bounded there."""
+"""Slightly more than the time-out of a Pulsar reader."""
 
 
 def close_within(closings: Iterable[Callable[[], object]], bound_s: float = CLOSE_S) -> bool:

@@ -16,7 +16,7 @@ from waybill.daemon.signals import handle_signals
 from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 
 STUCK_AFTER_S: Final = 60.0
-"""A thread that has not turned for so long is no longer alive."""
+"""A thread whose loop has not turned for this time counts as hung."""
 _STATUS_S: Final = 1.0
 
 

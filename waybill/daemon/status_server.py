@@ -75,11 +75,11 @@ def counted(counter: Counter, label: str = "") -> dict[str, int]:
 
 
 MAX_CONNECTIONS = 32
-"""So many are served at a time. One more closes the oldest one whose request has not come yet."""
+"""Served at a time. One more closes the oldest one that has sent no request yet."""
 MAX_REQUEST_S = 5.0
-"""A connection gets so long in all, however slowly its request comes: a time-out for each read never ends it."""
+"""Of a whole connection: a time-out for each read would never end a slow one."""
 MAX_HEAD_BYTES = 8 << 10
-"""Of a request: its first line and its headers. The base class reads a hundred headers of 64 kB each."""
+"""Of a request's first line and headers. The base class reads a hundred headers of 64 kB each."""
 _DAY_S = 86_400.0
 _LOG = structlog.get_logger("status")
 
@@ -91,7 +91,7 @@ class HttpAnswer(NamedTuple):
 
 
 Routes = Mapping[str, Callable[[], HttpAnswer]]
-"""What each path answers. It is called in a thread of the server."""
+"""The answer of each path; called in a thread of the server."""
 
 
 def json_answer(body: str, *, is_good: bool = True) -> HttpAnswer:

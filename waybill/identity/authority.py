@@ -1,9 +1,9 @@
-"""The authority: who signs certificates and revocation lists. A pure core: time, serials and keys are handed in.
+"""Certificate authorities: they sign certificates and revocation lists. Pure: time, serials and keys are arguments.
 
-A root signs regional authorities, and its key is not needed again until one of them is renewed. A regional authority
-signs devices, clients, and servers of the names that the root permits it, and can make no further authority. Every
-broker trusts the root alone, so a device of one region may fail over to another. Servers of Pulsar have a root of
-their own: no regional authority can make one that Pulsar's clients accept.
+A root signs regional authorities; its key is not needed again until one of them is renewed. A regional authority signs
+devices, clients, and servers of the names that the root permits, but no further authority. Every broker trusts only the
+root, so a device of one region may fail over to another. Pulsar's servers have a root of their own: no regional
+authority can make a server certificate that Pulsar's clients accept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 class KeyPair:
     """A private key that can be certified: P-256, P-384, or RSA of 2048 to 4096 bits (as many TPMs have).
 
-    No Ed25519: TLS libraries and the profile by which chains are verified do not all take it.
+    No Ed25519: not all TLS libraries and verification profiles accept it.
     """
 
     def __init__(self, private: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> None:
@@ -53,12 +53,11 @@ class KeyPair:
 
     @classmethod
     def generate(cls) -> Self:
-        """A new key on P-256."""
         return cls(ec.generate_private_key(ec.SECP256R1()))
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Self:
-        """A key from PEM without a passphrase. Raises KeyRefused."""
+        """Raises KeyRefused, also for a key with a passphrase."""
         try:
             private = private_key_of(pem)
         except ValueError as error:
@@ -71,43 +70,41 @@ class KeyPair:
 
     @property
     def private(self) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
-        """The key itself."""
         return self._private
 
     @property
     def public(self) -> PublicKey:
-        """Its public half, which an authority certifies."""
         return self._private.public_key()
 
     def private_pem(self) -> bytes:
-        """PKCS 8 in PEM, without a passphrase: for a file of mode 0600."""
+        """PKCS 8 in PEM without a passphrase: for a file of mode 0600."""
         return self._private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
 
 class CertificateRequest(NamedTuple):
-    """What a request asks for. The name is what the sender calls itself: an authority decides whether that is so."""
+    """The name and key of a request. The sender chose the name: an authority decides whether it is right."""
 
     common_name: str
     public_key: PublicKey
 
 
 def make_request(key: KeyPair, cn: str) -> bytes:
-    """A request in PEM for a certificate of this name, signed by its key."""
+    """A request (PEM) for a certificate of this name, signed by its key."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, cn)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key.private, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
 
 
 def read_request(pem: bytes) -> CertificateRequest:
-    """The name and key of a request whose sender has that key. Raises RequestRefused for everything else."""
-    # Before anything looks into it: the parser is not bounded.
+    """The name and key of a request that its key signed. Raises RequestRefused."""
+    # The parser is not bounded.
     if len(pem) > MAX_REQUEST_BYTES:
         raise RequestRefused(RequestFault.TOO_LARGE, f"{len(pem)} bytes, and at most {MAX_REQUEST_BYTES} are read")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of a country of ten letters, for one: that is no request either
+            warnings.simplefilter("error")  # such as a country of ten letters
             request = x509.load_pem_x509_csr(pem)
             names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             key = request.public_key()
@@ -117,7 +114,7 @@ def read_request(pem: bytes) -> CertificateRequest:
         raise RequestRefused(RequestFault.KEY_NOT_TAKEN, "take a key on P-256 or P-384, or RSA of 2048 to 4096 bits")
     if not _is_signed(request):
         raise RequestRefused(RequestFault.BAD_SIGNATURE, "it is not signed by the key that it names")
-    # With two, one tool would read the first and another the last.
+    # Of two names, one tool would read the first and another the last.
     if len(names) != 1 or not isinstance(names[0].value, str):
         raise RequestRefused(RequestFault.WRONG_NAME, f"it has {len(names)} common names, and must have one")
     return CertificateRequest(names[0].value, key)
@@ -140,7 +137,7 @@ def _is_taken(key: PublicKey) -> bool:
 
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,250}")
 _NO_HOST = "waybill.invalid"
-"""Permitted where no DNS name is: a list of permitted names that is empty would permit all of them."""
+"""The permitted DNS name of an authority without any: an empty list would permit all."""
 _ALL_ADDRESSES = ip_network("0.0.0.0/0"), ip_network("::/0")
 
 
@@ -156,7 +153,7 @@ def check_permitted(authority: x509.Certificate, names: Sequence[str]) -> None:
 
 
 def server_names(certificate: x509.Certificate) -> list[str]:
-    """Where the server of a certificate is reached; nothing for a client's."""
+    """The DNS names and addresses of a server's certificate; empty for a client's."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -174,12 +171,12 @@ def permitted_servers(certificate: x509.Certificate) -> tuple[str, ...] | None:
 
 
 def name_constraints(servers: Sequence[str]) -> x509.NameConstraints:
-    """What permits these names and networks, and no others. Raises NameRefused."""
+    """The extension that permits only these names and networks. Raises NameRefused."""
     permitted = [_permitted(one) for one in servers]
     if not any(isinstance(one, x509.DNSName) for one in permitted):
         permitted.append(x509.DNSName(_NO_HOST))
     versions = {one.value.version for one in permitted if isinstance(one, x509.IPAddress)}
-    # Of the versions of which no network is permitted none may be: some verifiers compare like with like.
+    # Exclude the IP version without a permitted network: some verifiers compare each version by itself.
     excluded = [x509.IPAddress(one) for one in _ALL_ADDRESSES if one.version not in versions]
     return x509.NameConstraints(permitted, excluded or None)
 
@@ -203,8 +200,8 @@ def _is_within(name: x509.GeneralName, permitted: x509.GeneralName) -> bool:
 
 
 def server_name(name: str) -> x509.GeneralName:
-    """A name as certificates have it. Raises NameRefused for what is none."""
-    # An address in a DNS entry is believed by nobody.
+    """A DNS name or IP address for a certificate. Raises NameRefused."""
+    # Verifiers ignore an address in a DNS entry.
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
@@ -217,16 +214,16 @@ def server_name(name: str) -> x509.GeneralName:
 
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""A certificate is valid from this long before it was signed: whoever checks it may have a slow clock."""
+"""A certificate is valid from this long before it was signed, for verifiers with a slow clock."""
 MAX_PEM_BYTES = 64 << 10
-"""Of certificates that are read together: a chain has one of 2 kB for each authority."""
+"""Of a file of certificates; each has about 2 kB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate that signs others, with its key. `issuers`: who signed it, up to the root and without it.
+    """A certificate that signs others, with its key. `issuers`: its issuers, up to the root and without it.
 
-    Raises NotAnAuthority where certificate and key do not belong together or the certificate may not sign.
+    Raises NotAnAuthority if the certificate does not belong to the key or may not sign.
     """
 
     certificate: x509.Certificate
@@ -241,22 +238,20 @@ class Authority:
 
     @property
     def name(self) -> str:
-        """Its common name."""
         return common_name(self.certificate.subject)
 
     @property
     def is_root(self) -> bool:
-        """Whether it signed itself."""
         return self.certificate.issuer == self.certificate.subject
 
     @property
     def chain(self) -> tuple[x509.Certificate, ...]:
-        """What whoever trusts the root needs beside a certificate of this authority: nothing for the root itself."""
+        """The certificates between one of this authority and the root; empty for the root itself."""
         return () if self.is_root else (self.certificate, *self.issuers)
 
 
 class Issued(NamedTuple):
-    """A certificate that was signed. `chain_pem`: it and the authorities between it and the root, in this order."""
+    """A signed certificate. `chain_pem`: it and the authorities between it and the root, in this order."""
 
     certificate: x509.Certificate
     chain_pem: bytes
@@ -265,8 +260,6 @@ class Issued(NamedTuple):
 
 
 class Revoked(NamedTuple):
-    """An entry of a revocation list."""
-
     serial: int
     at: datetime
     reason: x509.ReasonFlags = x509.ReasonFlags.unspecified
@@ -275,14 +268,14 @@ class Revoked(NamedTuple):
 def make_root(
     name: str, key: KeyPair, *, now: datetime, serial: int, lifetime: timedelta, path_length: int = 1
 ) -> Authority:
-    """A root authority, which signs itself and regional authorities; with a `path_length` of 0 no authority."""
+    """A self-signed authority that signs regional authorities; with a `path_length` of 0 no authority."""
     subject = _name(name)
     builder = _begin(subject, subject, key.public, now=now, serial=serial, end=now + lifetime)
     return Authority(_sign_authority(builder, key, path_length=path_length), key)
 
 
 def regional_name(region: str) -> str:
-    """The name of the authority of a region."""
+    """The common name of a region's authority."""
     return f"Waybill regional authority {region}"
 
 
@@ -296,15 +289,14 @@ def make_regional(
     serial: int,
     lifetime: timedelta,
 ) -> Issued:
-    """The certificate of a region's authority, for its key: it signs devices, clients and servers, and no authority.
+    """The certificate of a region's authority, which signs devices, clients and servers, but no authority.
 
-    `servers`: DNS names, each with all below it, and IP addresses or networks that its servers may have; no others are
-    believed, by whoever checks the chain.
-    Raises NotAnAuthority where `root` is none, AuthorityExpired, NameRefused.
+    `servers`: DNS names (with their subdomains), IP addresses and networks that its servers may have; verifiers reject
+    others. Raises NotAnAuthority where `root` is not a root, AuthorityExpired, NameRefused.
     """
     if not root.is_root:
         raise NotAnAuthority(f"{root.name!r} is no root: only a root signs a region's authority")
-    # What a region signed stays good over a renewal of its authority: issuer name and key are the same.
+    # Issued certificates stay valid over a renewal: issuer name and key are the same.
     end = _end(root, now, lifetime)
     builder = _begin(root.certificate.subject, _name(regional_name(region)), key, now=now, serial=serial, end=end)
     builder = builder.add_extension(name_constraints(servers), critical=True)
@@ -323,12 +315,12 @@ def issue_device(
 ) -> Issued:
     """The operational certificate of a device, for the key of its request (PEM). Raises RequestRefused, NameRefused.
 
-    The request must name the device that it is for: a certificate is never handed to who calls itself otherwise.
+    The request must have the name of this device.
     """
     cn, asked = device_name(tenant, device), read_request(request)
     if asked.common_name != cn:
         raise RequestRefused(RequestFault.WRONG_NAME, f"it is for {asked.common_name[:80]!r}, not for {cn!r}")
-    # For whoever reads a certificate in other tools; rights follow from the common name alone.
+    # The organization is for other tools; only the common name decides about rights.
     subject = _name(cn, organization=tenant)
     return _issue(authority, subject, asked.public_key, now=now, serial=serial, lifetime=lifetime)
 
@@ -336,9 +328,9 @@ def issue_device(
 def issue_client(
     authority: Authority, key: PublicKey, principal: str, *, now: datetime, serial: int, lifetime: timedelta
 ) -> Issued:
-    """The certificate of a client that is no device, such as `gateway@eu-1`. Raises NameRefused.
+    """The certificate of a client such as `gateway@eu-1`. Raises NameRefused.
 
-    `claim@SERIAL` is a factory certificate: with it a device may be enrolled, and nothing else.
+    `claim@SERIAL` is a factory certificate, which a device can only use to enrol.
     """
     if "@" not in principal or parse_name(principal) is None:
         raise NameRefused(f"{principal!r} is not the name of a client, such as gateway@eu-1")
@@ -355,7 +347,7 @@ def issue_server(
     serial: int,
     lifetime: timedelta,
 ) -> Issued:
-    """The certificate of a server that is reached by these DNS names and IP addresses. Raises NameRefused."""
+    """The certificate of a server with these DNS names and IP addresses. Raises NameRefused."""
     if not names:
         raise NameRefused(f"a server's certificate names where it is reached: give {cn} at least one name")
     check_permitted(authority.certificate, names)
@@ -367,9 +359,9 @@ def sign_revocation_list(
 ) -> bytes:
     """The revocation list of this authority (PEM). A newer one needs a higher number and a later `this_update`.
 
-    OpenSSL takes, of two lists of one issuer, the one with the later `this_update`, in whole seconds.
+    Of two lists of one issuer OpenSSL accepts the one with the later `this_update`, in whole seconds.
     """
-    # Not by the builder's own method: it copies the whole list for each entry.
+    # The builder's own method copies the whole list for each entry.
     builder = x509.CertificateRevocationListBuilder(revoked_certificates=[_entry(one) for one in revoked])
     signed = (
         builder.issuer_name(authority.certificate.subject)
@@ -383,15 +375,15 @@ def sign_revocation_list(
 
 
 def common_name(name: x509.Name) -> str:
-    """Whom a certificate's subject or issuer names; "" where it names nobody."""
+    """The common name; "" where there is none."""
     found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
 
 
 def is_chain_to(certificates: Sequence[x509.Certificate], roots: Iterable[x509.Certificate]) -> bool:
-    """Whether each of these is signed by the authority that follows it, and the last one by a root, or is one.
+    """Whether each certificate is signed by the next one, and the last one by a root, or is one.
 
-    Times are not looked at: a clock may be wrong, and TLS looks at them.
+    Validity times are not checked: TLS checks them, and this clock may be wrong.
     """
     chain, known = [*certificates], [*roots]
     while chain:
@@ -405,7 +397,7 @@ def is_chain_to(certificates: Sequence[x509.Certificate], roots: Iterable[x509.C
 
 def _is_signed_by(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
-        # A device has a certificate and a key, too: it is no authority.
+        # A device has a certificate and a key too, but is not an authority.
         if not issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             return False
         signed.verify_directly_issued_by(issuer)
@@ -415,9 +407,9 @@ def _is_signed_by(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def read_certificates(pem: bytes) -> list[x509.Certificate]:
-    """The certificates of a PEM file, in its order. Raises NotAnAuthority where there is none that can be read.
+    """The certificates of a PEM file, in its order. Raises NotAnAuthority.
 
-    Each is read as a whole: the library looks at a name or a key only when it is asked for, and would refuse it there.
+    Each is read completely: the library parses names and keys only on demand, and would raise there.
     """
     if len(pem) > MAX_PEM_BYTES:
         raise NotAnAuthority(f"certificates of {len(pem)} bytes, and at most {MAX_PEM_BYTES} are read")
@@ -431,7 +423,7 @@ def read_certificates(pem: bytes) -> list[x509.Certificate]:
 
 
 def kind_of(certificate: x509.Certificate) -> str:
-    """What a certificate is for: `root`, `authority`, `server`, `device`, the kind of a client, or `unknown`."""
+    """The purpose of a certificate: `root`, `authority`, `server`, `device`, the kind of a client, or `unknown`."""
     if _constraints(certificate).ca:
         return "root" if certificate.issuer == certificate.subject else "authority"
     if server_names(certificate):
@@ -454,10 +446,10 @@ def _issue(
     lifetime: timedelta,
     servers: Sequence[str] = (),
 ) -> Issued:
-    # One purpose each: a device that was stolen must not pass for a broker, nor a broker for a client.
+    # One purpose each: a stolen device must not pass for a broker, nor a broker for a client.
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if servers else ExtendedKeyUsageOID.CLIENT_AUTH
     named: list[x509.GeneralName] = [server_name(name) for name in servers]
-    # The profile by which chains are verified wants a name here; brokers look at the common name.
+    # The verification profile requires a name here; brokers use the common name.
     named = named or [x509.UniformResourceIdentifier(f"urn:waybill:{common_name(subject)}")]
     builder = _begin(
         authority.certificate.subject, subject, key, now=now, serial=serial, end=_end(authority, now, lifetime)
@@ -475,7 +467,7 @@ def _issue(
 
 def _sign_authority(builder: x509.CertificateBuilder, signer: KeyPair, *, path_length: int) -> x509.Certificate:
     return (
-        # Critical: who does not understand these must not believe the certificate.
+        # Critical: verifiers that do not understand these must refuse the certificate.
         builder.add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
         .add_extension(_usage(authority=True), critical=True)
         .add_extension(_key_identifier(signer.public), critical=False)
@@ -492,7 +484,7 @@ def _begin(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(serial)
-        # A device whose clock is behind would refuse its own broker.
+        # For devices whose clock is behind.
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
@@ -500,7 +492,7 @@ def _begin(
 
 
 def _end(authority: Authority, now: datetime, lifetime: timedelta) -> datetime:
-    """When a certificate signed now ends: never after its authority's, since nobody would believe it then."""
+    """The expiry of a certificate signed now: never after its authority's."""
     certificate = authority.certificate
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begins <= now < ends:
@@ -509,7 +501,7 @@ def _end(authority: Authority, now: datetime, lifetime: timedelta) -> datetime:
 
 
 def with_chain(certificate: x509.Certificate, authority: Authority) -> Issued:
-    """A certificate of this authority, as whoever trusts the root needs it."""
+    """A certificate of this authority with its chain to the root."""
     chain = (certificate, *authority.chain)
     pem = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in chain)
     return Issued(certificate, pem, certificate.serial_number, certificate.not_valid_after_utc)

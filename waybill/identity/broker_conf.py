@@ -40,7 +40,7 @@ def read_share(file: Path) -> str:
 # The `acl_file` of a region's Mosquitto. Pure.
 
 MAX_DENIED = 2_000
-"""Devices that are denied by name: at each reload the broker compares with each of them its sessions and the others.
+"""Devices that are denied by name: at each reload the broker compares all its sessions with each of them.
 
 With 10,000 sessions 1,000 take 0.1 s of its only thread, 5,000 take 0.3 s and 20,000 take 2.5 s.
 """
@@ -119,18 +119,18 @@ def pulsar_security(
         "brokerClientAuthenticationParameters": broker_token.as_uri(),
         "authenticationEnabled": "true",
         "authenticationProviders": f"{_PLUGINS}.broker.authentication.oidc.AuthenticationProviderOpenID",
-        # Between two looks at the tokens of live connections: one that has expired is asked for anew.
+        # How often tokens of live connections are checked; an expired one is requested again.
         "authenticationRefreshCheckSeconds": 10,
         "openIDAllowedTokenIssuers": issuer,
         "openIDAllowedAudiences": AUDIENCE,
         "openIDTokenIssuerTrustCertsFilePath": str(ca),
-        # A key that is retired is refused after so long; without the issuer the keys that are known count for a day.
+        # A retired key is refused after this time; without the issuer known keys are valid for a day.
         "openIDCacheRefreshAfterWriteSeconds": key_refresh_s,
         "openIDCacheExpirationSeconds": 86_400,
         "openIDKeyIdCacheMissRefreshSeconds": 1,
         "authorizationEnabled": "true",
         "superUserRoles": ",".join(sorted(superusers)),
-        # A topic policy is a message in a topic of the namespace itself: it could make a cluster delete a topic.
+        # A topic policy is a message in the namespace itself: a client could make a cluster delete a topic.
         "topicLevelPoliciesEnabled": "false",
         # The topology names every topic, and `apply` creates it.
         "allowAutoTopicCreation": "false",
@@ -138,9 +138,9 @@ def pulsar_security(
     }
 
 
-# a claim is a certificate request; the door is open to strangers
+# A claim is a small certificate request, and strangers may connect.
 _CLAIM_PACKET_BYTES = 16 << 10
-# strangers fill this door, and not that of devices
+# Strangers can fill this listener, but not that of the devices.
 _MAX_CLAIM_CONNECTIONS = 500
 
 
@@ -186,7 +186,7 @@ def broker_lines(port: int, bind: str | None, folder: Path, bounds: MosquittoSet
 def broker_log_lines() -> list[str]:
     """The log for `waybill.mqtt.broker_log`, which starts the broker: refused publications are logged at debug only."""
     return [
-        # Not stdout, which Mosquitto fills by pages: a refusal is to be read when it happens.
+        # Not stdout, which Mosquitto buffers.
         "log_dest file /proc/self/fd/1",
         "log_timestamp false",
         *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information", "debug")),
@@ -204,9 +204,9 @@ def device_listener_lines(files: ServerFiles, ca: Path, rules: Path | None) -> l
         "allow_anonymous false",
         "require_certificate true",
         "use_identity_as_username true",
-        # Or who gives the client id of another device would end that one's session.
+        # Else a client with the id of another device would end that device's session.
         "use_username_as_clientid true",
-        # A message of QoS 2 stays in memory until its sender releases it. Mosquitto ends whoever sends one.
+        # A message of QoS 2 stays in memory until its sender releases it. Mosquitto disconnects its sender.
         "max_qos 1",
         "max_topic_alias 0",
         *([f"acl_file {rules}"] if rules else []),
@@ -242,14 +242,14 @@ def enrolment_broker_lines(
 
     `factory_ca`: the authority of factory certificates; None: they are refused.
     """
-    # One claim, one session: a second client with the same token ends the first one.
+    # A second client with the same token ends the session of the first one.
     bounds = [f"max_connections {_MAX_CLAIM_CONNECTIONS}", "use_username_as_clientid true"]
     lines = [_listener(port, bind), *_tls(files), *bounds]
-    # A listener of its own: with a certificate no password is asked for, and without one nobody gets this far.
+    # A separate listener: with a required certificate no password is checked.
     if factory_ca is not None:
         lines += [_listener(factory_port, bind), *_tls(files), *bounds]
         lines += [f"cafile {factory_ca}", "require_certificate true", "use_identity_as_username true"]
-        # Its authority may sign a token's name: by which door a request came is seen by its topic.
+        # The factory's authority could sign a token's name: the topic shows the listener of a request.
         lines += [f"mount_point {FACTORY_MOUNT}"]
     return [
         *lines,
@@ -268,5 +268,5 @@ def _listener(port: int, bind: str | None) -> str:
 
 
 def _tls(files: ServerFiles) -> list[str]:
-    # 1.3 alone: nothing keeps a server from resuming a session of 1.2, and then nobody looks at the certificate again.
+    # Only 1.3: a resumed session of 1.2 would not check the certificate again.
     return [f"certfile {files.certificate}", f"keyfile {files.key}", "tls_version tlsv1.3"]

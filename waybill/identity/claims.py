@@ -1,12 +1,12 @@
-"""One-time tokens: what a device without a certificate shows to be enrolled, once.
+"""One-time tokens, which a device without a certificate shows once to be enrolled.
 
-    token-Zm9v...                     the token's text, for the device: a secret
-    claim@token-0123456789abcdef      who shows it to the enrolment broker; the password is the text
-    $7$101$...                        its hash, all that the registry has: in the format of Mosquitto's password files
+    token-Zm9v...                     the token's text, a secret of the device
+    claim@token-0123456789abcdef      its user name on the enrolment broker; the password is the text
+    $7$101$...                        its hash, which the registry has, in the format of Mosquitto's password files
 
-The name is made from the hash, and the hash from the text alone: nobody can give a token's name to a text of his own.
+The name is made from the hash, and the hash from the text: no other text can have a token's name.
 
-A factory certificate is the other kind of claim. It names `claim@SERIAL`, and has no hash.
+A factory certificate is the other kind of claim. Its name is `claim@SERIAL`, and it has no hash.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from waybill.identity.errors import NameRefused
 from waybill.identity.names import PrincipalKind, principal
 
 TOKEN_LIFETIME = timedelta(days=7)
-"""How long a token waits for its device, where nothing else is said."""
+"""The default validity of a token."""
 _ITERATIONS = 101
-"""As mosquitto_passwd has it. A token is 256 random bits: more would slow down the broker, and no attacker."""
+"""As in mosquitto_passwd. A token has 256 random bits: more rounds would only slow down the broker."""
 _SALT_BYTES, _HASH_BYTES = 12, 64
 _TOKEN_ID = re.compile(r"token-[0-9a-f]{16}")
 _TOKEN = re.compile(r"token-[A-Za-z0-9_-]{43}")
@@ -36,8 +36,7 @@ PASSWORD_HASH = re.compile(
     r"\$7\$([1-9][0-9]{0,3})\$((?:[A-Za-z0-9+/]{4}){0,15}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))"
     r"\$([A-Za-z0-9+/]{86}==)"
 )
-"""A hash in the format of Mosquitto 2, of at most 9,999 iterations: whoever made it up must not have us, or a broker at
-each connection, compute for seconds."""
+"""A hash in the format of Mosquitto 2, with at most 9,999 iterations: a forged one must not cost seconds to check."""
 
 
 class EnrolmentToken(NamedTuple):
@@ -98,7 +97,7 @@ def is_broker_password(text: str, password_hash: str) -> bool:
     matched = PASSWORD_HASH.fullmatch(password_hash)
     if matched is None:
         return False
-    # The number of rounds is the hash's own: a file may have some that were made by another version.
+    # Files may have hashes of another version, with another number of rounds.
     salt, wanted = base64.b64decode(matched[2]), base64.b64decode(matched[3])
     return compare_digest(_pbkdf2(text, salt, int(matched[1])), wanted)
 
@@ -109,7 +108,7 @@ def password_file(hashes: Mapping[str, str]) -> bytes:
 
 
 def _hash_of(text: str) -> str:
-    # The salt of a text that is never used twice may be its own: so the device knows by which name it goes.
+    # The text is random, so its salt may be derived from it: the device can compute its own name.
     return broker_password(text, hashlib.sha256(text.encode()).digest()[:_SALT_BYTES])
 
 

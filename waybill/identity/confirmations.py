@@ -19,8 +19,8 @@ from waybill.record import InvalidJson, parse_json
 
 CONFIRMATIONS_TOPIC: Final = "persistent://fleet/access/confirmations"
 CONFIRMATIONS_KEPT: Final = timedelta(days=1)
-"""So long the topologies keep confirmations."""
-# the confirmations of a burst of revocations
+"""The retention of confirmations in the topologies."""
+# A burst of revocations is confirmed in one message.
 _MAX_BYTES: Final = 1 << 20
 _MAX_VALUES: Final = 10_000
 _KIND: Final = "confirmation"
@@ -53,8 +53,7 @@ def decode_confirmation(body: bytes) -> RegionConfirmation | None:
         texts = [region, *confirmed, *confirmed.values(), *refused, *refused.values()]
     except (InvalidJson, KeyError, TypeError, AttributeError):
         return None
-    # A region that says nonsense has confirmed nothing.
-    is_right = isinstance(at_s, int | float) and all(isinstance(text, str) for text in texts)
+        is_right = isinstance(at_s, int | float) and all(isinstance(text, str) for text in texts)
     return RegionConfirmation(region, confirmed, float(at_s), refused) if is_right else None
 
 

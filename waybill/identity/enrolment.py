@@ -19,7 +19,7 @@ from waybill.identity.errors import EnrolmentUnreadable
 from waybill.record import InvalidJson, parse_json
 
 MAX_ENROLMENT_BYTES = 15 << 10
-"""Of a message of either kind: with its topic it fits into the 16 kB that an enrolment broker takes."""
+"""With its topic a message fits into the 16 kB packet of an enrolment broker."""
 MAX_DETAIL_CHARACTERS = 300
 VERSION = 1
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -30,9 +30,9 @@ class RefusedBecause(StrEnum):
     """Why no certificate is issued: the word in answers, metrics and logs."""
 
     UNREADABLE = "unreadable"
-    """The message is none of these, or of another version."""
+    """Not a valid message, or of another version."""
     BAD_REQUEST = "bad-request"
-    """The certificate request in it is none, is not signed by its own key, or its key is too weak."""
+    """The certificate request is malformed, not signed by its own key, or its key is too weak."""
     OTHER_NAME = "other-name"
     """The certificate request names another device than the one that asks, or that the claim is for."""
     UNKNOWN_CLAIM = "unknown-claim"
@@ -40,13 +40,13 @@ class RefusedBecause(StrEnum):
     CLAIM_EXPIRED = "claim-expired"
     """The claim was not used in time."""
     CLAIM_USED = "claim-used"
-    """A device was enrolled with it already; with another key, or longer ago than an answer may be lost for."""
+    """A device was already enrolled with it, with another key or too long ago to be a repetition."""
     NOT_ACTIVE = "not-active"
     """The device is unknown, suspended or revoked."""
     OTHER_REGION = "other-region"
     """Another region enrols and renews this device."""
     OLD_KEY = "old-key"
-    """The key is one that the device had a certificate for before: a request that was sent once, sent again."""
+    """The device had an earlier certificate for this key: an old request was sent again."""
     TOO_MANY = "too-many"
     """The device has as many valid certificates as a device may have."""
     UNAVAILABLE = "unavailable"
@@ -100,14 +100,14 @@ def decode_enrolment_request(data: bytes) -> EnrolmentRequest:
 def encode_enrolment_answer(answer: EnrolmentAnswer) -> bytes:
     if isinstance(answer, EnrolmentGranted):
         return _encode({"version": VERSION, "nonce": answer.nonce, "chain": answer.chain_pem.decode("ascii")})
-    # Cut here: what is refused because of its length would reach nobody.
+    # Cut, because a message above the bound would be refused.
     detail = answer.detail[:MAX_DETAIL_CHARACTERS]
     return _encode({"version": VERSION, "nonce": answer.nonce, "refusal": answer.reason, "detail": detail})
 
 
 def decode_enrolment_answer(data: bytes) -> EnrolmentAnswer:
     """Raises EnrolmentUnreadable."""
-    # Who could not read the request answers all the same: a device that hears nothing would ask again and again.
+    # An unreadable request is answered too: a device without an answer would ask again and again.
     members = _decode(data, may_lack_nonce=True)
     nonce = members["nonce"]
     if members.keys() == {"version", "nonce", "chain"} and nonce:

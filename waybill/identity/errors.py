@@ -57,15 +57,15 @@ class RequestFault(StrEnum):
     """Why a certificate request is refused: the word in answers and metrics."""
 
     TOO_LARGE = "too-large"
-    """It has more bytes than a request may have."""
+    """It is larger than a request may be."""
     NOT_A_REQUEST = "not-a-request"
-    """It is no certificate request in PEM."""
+    """It is not a certificate request in PEM."""
     BAD_SIGNATURE = "bad-signature"
-    """It is not signed by the key that it names: whoever sent it may not have that key."""
+    """It is not signed by its own key."""
     KEY_NOT_TAKEN = "key-not-taken"
     """Its key is neither of the curves P-256 and P-384, nor an RSA key of 2048 to 4096 bits."""
     WRONG_NAME = "wrong-name"
-    """It names nobody, or another one than it is for."""
+    """It has no name, or another name than expected."""
 
 
 class RequestRefused(IdentityError):
@@ -134,17 +134,17 @@ class SignatureFault(StrEnum):
     """Why a signature is refused: the word in quarantines, answers and metrics."""
 
     UNSIGNED = "unsigned"
-    """It carries no signature, or none of the form of one."""
+    """The signature is missing or malformed."""
     UNKNOWN_KEY = "unknown-key"
-    """It names a key that is not trusted here."""
+    """The key is not trusted here."""
     ALTERED = "altered"
-    """The signature is not that of this content by that key."""
+    """The key did not sign this content."""
     NOT_VALID_THEN = "not-valid-then"
-    """The key was not valid yet, or not any more."""
+    """The key was not valid yet, or had expired."""
     FOR_ANOTHER = "for-another"
     """It is for another device."""
     NO_RIGHT = "no-right"
-    """The key may not speak for this tenant, account or kind."""
+    """The key has no right to this tenant, account or kind."""
 
 
 class SignatureRefused(IdentityError):

@@ -39,14 +39,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 FIRST_MOMENT: Final = datetime(2020, 1, 1, tzinfo=UTC)
 LAST_MOMENT: Final = datetime(2200, 1, 1, tzinfo=UTC)
 MAX_VERSION: Final = 1 << 40
-"""A change each millisecond for a lifetime; a sum of two versions is far from what any reader of JSON can hold."""
+"""More than a change each millisecond for 30 years; sums of versions are exact in JSON."""
 MAX_LINE_CHARACTERS: Final = 500
 
 
 def _in_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError("a moment needs its offset, for instance 2027-01-01T00:00:00Z")
-    # Compared first: the first and the last days of the calendar are none in every zone.
+    # Compared first: the first and last days of the calendar cannot be converted.
     if not FIRST_MOMENT <= moment < LAST_MOMENT:
         raise ValueError(f"a moment is of the years {FIRST_MOMENT.year} to {LAST_MOMENT.year - 1}, in UTC")
     return moment.astimezone(UTC)
@@ -67,17 +67,16 @@ def _no_flag(number: object) -> object:
 Moment = Annotated[datetime, AfterValidator(_in_utc)]
 """In UTC; one without an offset is refused."""
 Line = Annotated[str, StringConstraints(max_length=MAX_LINE_CHARACTERS), AfterValidator(_printable)]
-"""Of characters that can be printed; empty too."""
+"""Printable characters, or empty."""
 Version = Annotated[int, BeforeValidator(_no_flag), Field(ge=1, le=MAX_VERSION)]
 Serial = Annotated[str, StringConstraints(pattern=r"^(?:[1-9a-f][0-9a-f]{0,38}|[1-7][0-9a-f]{39})$")]
-"""Of a certificate, in hexadecimal digits: what a revocation list can name, so positive and below 2**159."""
+"""Of a certificate, in hexadecimal digits: positive and below 2**159, as in revocation lists."""
 
 
 NAME_FORM = "up to 63 letters, digits, dots, dashes and underscores, of which the first is a letter or digit"
-"""What a name of one part has."""
 MAX_NAME_CHARACTERS = 64
 """Of a certificate's common name (`ub-common-name` of RFC 5280)."""
-# One character of these stands in no device's name, and all of them in a user name of Mosquitto's password file.
+# No device's name has an @, and user names of Mosquitto's password file may have all of these characters.
 _PRINCIPAL = re.compile(r"([a-z]+)@([A-Za-z0-9][A-Za-z0-9._-]{0,62})")
 
 
@@ -85,7 +84,7 @@ class PrincipalKind(StrEnum):
     """The kind of a client or server that is not a device."""
 
     GATEWAY = "gateway"
-    """Takes batches from the broker to Pulsar."""
+    """Forwards batches from the broker to Pulsar."""
     ACCESS = "access"
     """The access daemon of a region."""
     CLAIM = "claim"
@@ -95,7 +94,7 @@ class PrincipalKind(StrEnum):
     PULSAR = "pulsar"
     """The brokers of a Pulsar cluster."""
     PROBE = "probe"
-    """Asks a broker whether it answers, and may do nothing there."""
+    """Checks whether a broker answers, and has no rights there."""
 
 
 _KINDS = {kind.value: kind for kind in PrincipalKind}
@@ -145,7 +144,6 @@ def principal(kind: PrincipalKind | str, name: str) -> str:
 
 def parse_name(cn: str) -> DeviceName | PrincipalName | None:
     """None for an invalid name."""
-    # A certificate of another maker may have any name.
     if len(cn) > MAX_NAME_CHARACTERS:
         return None
     if matched := _PRINCIPAL.fullmatch(cn):

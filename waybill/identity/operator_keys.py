@@ -39,7 +39,7 @@ KINDS = (
     "legal_entity",
     "tariff",
 )
-"""What a key may be for. A file of keys may name others: those of a later version."""
+"""The kinds of a key. A file may also name kinds of a later version."""
 MAX_KEYS = 100
 KEY_BYTES = 32
 """Of a raw public key."""
@@ -107,7 +107,6 @@ class TrustedKey(Settings):
         """Raises SignatureRefused if the key has no right to this scope."""
         if ANY not in self.kinds and scope.kind not in self.kinds:
             raise self._no_right(f"{scope.kind!r}; it may for {', '.join(self.kinds)}")
-        # the kind first: a key for all tenants may still be for settings alone
         if self.speaks_for_all:
             return
         if scope.is_shared:
@@ -147,7 +146,7 @@ class OperatorKeys(Settings):
         key = self._known(signer)
         if not is_signature(key.raw, what, [*parts], signature):
             raise SignatureRefused(SignatureFault.ALTERED, f"the key of {key.name} did not sign this content")
-        # only of a signature that is right: what another wrote says nothing of this key's time and rights
+        # Only after the signature: forged content must not reveal the key's validity and rights.
         return self.check(signer, scope=scope, moment=moment)
 
     def check(self, signer: str, *, scope: Scope, moment: datetime) -> TrustedKey:

@@ -13,10 +13,10 @@ from typing import Final
 from uuid import UUID
 
 PROPERTY: Final = "publication_id"
-"""Under which property a message carries its id."""
+"""The property of a message that has its id."""
 RANDOM_BITS: Final = 62
 MAX_AHEAD_MS: Final = 300_000
-"""An id whose time is further ahead than this is of a wrong clock: it counts for nothing, and comes after nothing."""
+"""An id that is further ahead comes from a wrong clock, and is refused."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS: Final = 253_402_300_799_000
 _COUNTER_BITS: Final = 12

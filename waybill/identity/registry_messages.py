@@ -113,9 +113,9 @@ class FollowedOperators:
 # Signatures of registry entries.
 
 ENROLMENT_KIND: Final = "enrolment"
-"""Of what an access daemon's own key may speak for."""
+"""The kind of an access daemon's key."""
 MAX_WARRANTED_CHANGES: Final = 10_000
-"""Renewals after what an operator signed: enough for a device's life, and no way to the last version."""
+"""Changes of an access daemon after the operator's: enough for a device's life, far below the last version."""
 _WARRANT: Final = "waybill warrant 1"
 _WARRANT_TEXT: Final = re.compile(r"([0-9a-f]{16}):([0-9a-f-]{36}):([1-9][0-9]{0,15}):([A-Za-z0-9+/]{86}==)")
 
@@ -183,8 +183,8 @@ def _warranted(entry: DeviceEntry, version: int, publication_id: str) -> list[by
 
 
 def _publication(entry: DeviceEntry, body: bytes, warrant: str) -> Publication:
-    # With its warrant: without it the same entry would be as good to a reader, and of no use to the region that enrols.
-    # Where the body ends and the warrant begins is never in doubt: a body is one JSON object.
+    # The warrant is signed too: the region that enrols needs it.
+    # A body is one JSON object, so its end is unambiguous.
     return Publication(KIND, entry.name, body + warrant.encode())
 
 
@@ -199,47 +199,46 @@ def _is_enroller(keys: OperatorKeys, signer: str) -> bool:
 
 
 def _reason(entry: DeviceEntry) -> str:
-    # An entry may give none; a signature needs a line.
+    # A signature needs a reason.
     return checked_reason(entry.reason or str(entry.state))
 
 
 KIND: Final = "device"
-"""What its signatures name it, and in which orders of publications it stands."""
-# the longest names and reasons fit twice
+"""The kind of signed entries."""
+# Twice the longest names and reasons.
 MAX_ENTRY_BYTES: Final = 16 << 10
-# an entry is a table of tables
 _MAX_DEPTH: Final = 4
 _MAX_VALUES: Final = 200
 _SHOWN_CHARACTERS: Final = 100
 
 WARRANT: Final = "warrant"
-"""Under which property a message carries an operator's warrant."""
+"""The property with an operator's warrant."""
 MAX_WARRANT_CHARACTERS: Final = 250
 
 ENTRY_PROPERTIES: Final = frozenset({PROPERTY, REASON, SIGNATURE, SIGNER, WARRANT})
-"""What a message of an entry carries beside its body; nobody signs any other."""
+"""The properties of an entry's message."""
 
 NO_ENTRY: Final = "no-entry"
-"""The word for a message that is refused before anybody asks who signed it."""
+"""The reason of a malformed message."""
 
 AHEAD: Final = "ahead"
-"""The word for what is dated more than five minutes ahead of whoever reads it: its publisher's clock is wrong."""
+"""The reason of an entry that is dated more than five minutes ahead of the reader's clock."""
 
 ARGUABLE: Final = frozenset({AHEAD, SignatureFault.UNKNOWN_KEY, SignatureFault.NOT_VALID_THEN, SignatureFault.NO_RIGHT})
-"""The words for what another reader may take, which has other keys or another clock."""
+"""The reasons for which a reader with other keys or another clock might accept the entry."""
 
 NO_ROOM: Final = "no-room"
-"""The word for an entry that is right, of a device that whoever reads it has no room for."""
+"""The reason of a valid entry for which the reader has no room."""
 
 OTHER_TENANT: Final = "other-tenant"
-"""The word for an entry of a device in the topic of another tenant: who may write there has no say in it."""
+"""The reason of an entry in the topic of another tenant."""
 
 CheckSigned = Callable[["DevicePublication", bytes, Mapping[str, str]], None]
-"""Raises IdentityError for a publication, its body and its properties that are not signed by who may publish it."""
+"""Raises IdentityError unless a key with the right signed a publication, its body and its properties."""
 
 
 SignEntry = Callable[[DeviceEntry, bytes, str, str], Mapping[str, str]]
-"""The properties by which an entry, its body, its publication id and its warrant ("": its own) are signed."""
+"""The signature properties of an entry, its body, its publication id and its warrant ("": its own)."""
 
 
 def unsigned(_: DeviceEntry, __: bytes, ___: str, ____: str) -> Mapping[str, str]:
@@ -302,11 +301,10 @@ def read_entry(
 ) -> DevicePublication:
     """The publication in a message that is read at `now_ms` (since 1970). Raises EntryRefused."""
     key = key or ""
-    # Before the body: what has no place in the order of publications is not worth reading.
     publication_id = properties.get(PROPERTY, "")
     if not is_publication_id(publication_id):
         raise EntryRefused(key, f"its property {PROPERTY} is to be a UUID of version 7")
-    # By our own clock: that of the message is its publisher's, which is the one in doubt.
+    # By our own clock: the publisher's may be wrong.
     if is_far_ahead(publication_id, now_ms):
         raise EntryRefused(key, f"it is dated {drawn_at(publication_id):%Y-%m-%d %H:%M} UTC", AHEAD)
     try:
@@ -316,12 +314,12 @@ def read_entry(
         raise EntryRefused(key, str(error)) from error
     except ValidationError as error:
         raise EntryRefused(key, first_fault(error)) from error
-    # Compaction goes by the key, everybody else by the body.
+    # Compaction uses the key, readers use the body.
     if entry.name != key:
         raise EntryRefused(key, f"its body is of {entry.name}")
     if entry.changed_at > drawn_at(publication_id) + timedelta(milliseconds=MAX_AHEAD_MS):
         raise EntryRefused(key, "its change is later than its publication", AHEAD)
-    # Last: a signature costs more than all the rest, and garbage needs none.
+    # Last, because a signature is the most expensive check.
     signer = "" if check_signed is None else properties.get(SIGNER, "")
     found = DevicePublication(entry, publication_id, signer, properties.get(WARRANT, "")[:MAX_WARRANT_CHARACTERS])
     try:

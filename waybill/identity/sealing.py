@@ -31,14 +31,13 @@ _MAGIC: Final = b"WBS1"
 _ID_BYTES, _KEY_BYTES, _NUMBER_BYTES, _TAG_BYTES = 8, 32, 12, 16
 _HEAD_BYTES: Final = len(_MAGIC) + _ID_BYTES + _KEY_BYTES + _NUMBER_BYTES
 OVERHEAD_BYTES: Final = _HEAD_BYTES + _TAG_BYTES
-"""So much longer is a sealed batch than the batch."""
+"""The additional bytes of a sealed batch."""
 _CONTEXT: Final = b"waybill sealed batch 1"
 _MAX_KEYS: Final = 1000
 """Private keys of one folder."""
-# a key has a few hundred; a wrong file is not read whole
 _MAX_PEM_BYTES: Final = 16 << 10
 _MAX_AGREEMENTS: Final = 1024
-"""Keys of gateway processes that are kept; of one that was forgotten the agreement is made again, 50 us."""
+"""Cached key agreements with gateway processes; a new agreement takes 50 us."""
 
 
 class Sealer:
@@ -53,7 +52,7 @@ class Sealer:
         self._numbers = count(1)
 
     def seal(self, batch: bytes) -> bytes:
-        # The nonce. Counted and not drawn: one that came twice would give away both batches, and the tags' key.
+        # The nonce is counted, not random: a repeated one would reveal both batches.
         number = next(self._numbers).to_bytes(_NUMBER_BYTES, "big")
         return b"".join((self._head, number, self._cipher.encrypt(number, batch, self._bound)))
 
@@ -71,7 +70,7 @@ class Unsealer:
     def of_folder(cls, folder: Path | None) -> Unsealer:
         """With every private key in `*.key` of a folder; None: with no key. Raises SealingKeyError."""
         files = sorted(folder.glob("*.key")) if folder is not None else []
-        # A mistake in a path: without a word all that is sealed would be put into quarantine.
+        # With a wrong path all sealed batches would go to quarantine.
         if folder is not None and not files:
             raise SealingKeyError(f"{folder}: no private key in *.key")
         if len(files) > _MAX_KEYS:
@@ -139,12 +138,12 @@ def _read_key(file: Path, read: Callable[[bytes], object], kind: Any) -> Any:
 
 
 def _key_id(public: bytes) -> bytes:
-    # Short, for it only finds the key: with a wrong one the batch does not open.
+    # Short, because it only selects the key.
     return sha256(public).digest()[:_ID_BYTES]
 
 
 def _derived(agreed: bytes, ephemeral: bytes, recipient: bytes) -> bytes:
-    # Without a salt, as RFC 5869 allows: what is agreed on with an ephemeral key is never the same twice.
+    # Without a salt, as RFC 5869 allows: the agreement with an ephemeral key is unique.
     return HKDF(SHA256(), _KEY_BYTES, None, _CONTEXT + ephemeral + recipient).derive(agreed)
 
 
@@ -152,5 +151,5 @@ def _bound(tenant: str, region: str) -> bytes:
     """The authenticated data beside the batch. Lengths separate the names."""
     try:
         return b"".join(len(name).to_bytes(2, "big") + name for name in (_CONTEXT, tenant.encode(), region.encode()))
-    except (OverflowError, UnicodeEncodeError) as error:  # whoever names it may be a stranger
+    except (OverflowError, UnicodeEncodeError) as error:  # names may come from strangers
         raise Unsealable(f"the name of its tenant or region is none: {error!s:.100}") from error

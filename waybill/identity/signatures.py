@@ -50,11 +50,11 @@ def write_operator(path: Path, operator: NewOperator) -> None:
 
 def trust_operator(path: Path, operator: NewOperator) -> None:
     """Add the public key to a file of trusted keys, which is created if missing. Raises SettingsError, OSError."""
-    # Of two that add a key at once neither may write what it read before the other had written.
+    # Two commands that add a key at once must not overwrite each other.
     with alone_in(path.parent):
         known = dict(read_operators(path).keys) if path.exists() else {}
         text = operators_toml(known | {operator.key.key_id: operator.trusted})
-        # before the write: what nobody can read would end every check on this machine
+        # Checked before it is written: an invalid file would stop every check on this machine.
         parse(OperatorKeys, text, str(path))
         replace_durably(path, text.encode())
 
@@ -102,7 +102,7 @@ def trusted_key(
 
 
 def _table(key_id: str, key: TrustedKey) -> str:
-    # the patterns of names, tenants, accounts and kinds let nothing in that TOML would have to quote
+    # The patterns of these values need no escaping in TOML.
     lists = {"tenants": key.tenants, "accounts": key.accounts, "kinds": key.kinds}
     moments = {"valid_from": key.valid_from, "valid_until": key.valid_until}
     lines = [f"[keys.{key_id}]", f'name = "{key.name}"', f'public = "{key.public}"']
@@ -114,9 +114,9 @@ def _table(key_id: str, key: TrustedKey) -> str:
 # Signed settings of one device: the signature is a TOML comment in the first line. Pure.
 
 MAX_VERSION = 10**15 - 1
-"""Milliseconds since 1970 until the year 33658: a version has 15 digits."""
+"""A version has at most 15 digits; as milliseconds since 1970 they last until the year 33658."""
 SETTINGS_KIND = "settings"
-"""What a key must be allowed to sign."""
+"""The kind that a key must have."""
 _WHAT = "waybill push 1"
 _HEADER = re.compile(
     r"#waybill-push 1 device=([A-Za-z0-9._/-]{3,64}) version=([0-9]{1,15}) signer=([0-9a-f]{16})"
@@ -146,7 +146,7 @@ def sign_push(key: OperatorKey, device: str, version: int, settings: bytes) -> b
 
 def read_signed_push(text: bytes) -> SignedPush:
     """The parts of a signed push. Raises SignatureRefused without a valid first line."""
-    # looked for within the header's length: what is hostile may be one line of megabytes
+    # Bounded, because a hostile text may be one line of megabytes.
     header, _, _ = text[:_MAX_HEADER].partition(b"\n")
     matched = _HEADER.fullmatch(header.decode("ascii", "replace"))
     if matched is None:
@@ -162,7 +162,7 @@ def verify_push(keys: OperatorKeys, push: SignedPush, device: str, moment: datet
     name = parse_name(device)
     tenants = frozenset({device.partition("/")[0]} if name is not None else set[str]())
     scope = Scope(SETTINGS_KIND, tenants, is_shared=not tenants)
-    # the version is signed, too: nobody makes an old push a new one
+    # The version is signed too: an old push cannot become a new one.
     parts = _parts(push.device, push.version, push.settings)
     return keys.verify(push.signer, push.signature, _WHAT, parts, scope=scope, moment=moment)
 
@@ -174,7 +174,7 @@ def _parts(device: str, version: int, settings: bytes) -> list[bytes]:
 SIGNATURE_BYTES = 64
 MAX_REASON_CHARACTERS = 500
 REASON, SIGNATURE, SIGNER = "reason", "signature", "signer"
-"""Under which properties a message carries why it was published, the signature in base64, and the id of the key."""
+"""The properties of a message: the reason, the signature in base64, and the id of the key."""
 _PUBLICATION = "waybill publication 1"
 _LENGTH_BYTES = 8
 # a key has a hundred
@@ -226,7 +226,7 @@ class OperatorKey:
 
 def is_signature(public: bytes, what: str, parts: Sequence[bytes], signature: bytes) -> bool:
     """Whether the key of a raw public key signed parts as `what`."""
-    # the library raises for either, and whoever sends them decides how long they are
+    # The library raises for other lengths, which the sender controls.
     if len(public) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -279,7 +279,7 @@ def verify_publication(
     signature = signature_of(properties.get(SIGNATURE, ""))
     if not is_publication_id(publication_id):
         raise SignatureRefused(SignatureFault.UNSIGNED, f"its property {PROPERTY} is not the id of a publication")
-    # by the id that it has, not by the clock of whoever reads: every reader comes to the same judgement
+    # By the time of its id, not by the reader's clock: every reader decides alike.
     parts = _parts_signatures(publication, publication_id, reason)
     moment = drawn_at(publication_id)
     key = keys.verify(signer, signature, _PUBLICATION, parts, scope=scope, moment=moment)
@@ -296,7 +296,7 @@ def signature_of(text: str) -> bytes:
         signature = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         signature = b""
-    # One text for each signature: of two messages with the same facts nobody need ask which one holds.
+    # Only one text for each signature, so that equal messages are equal bytes.
     if len(signature) != SIGNATURE_BYTES or encoded_signature(signature) != text:
         raise SignatureRefused(SignatureFault.UNSIGNED, "it carries no signature")
     return signature
@@ -308,6 +308,5 @@ def _parts_signatures(publication: Publication, publication_id: str, reason: str
 
 
 def _signed_bytes(what: str, parts: Sequence[bytes]) -> bytes:
-    # Each with its length: else the end of one part could be read as the beginning of the next.
-    # The word comes first: what was signed as one thing is never good as another.
+    # Lengths separate the parts, and the word for the kind comes first.
     return b"".join(len(part).to_bytes(_LENGTH_BYTES, "big") + part for part in (what.encode(), *parts))

@@ -28,7 +28,7 @@ from waybill.mqtt.broker_settings import BrokerSettings, read_password
 # Repeated session takeovers, as by a cloned client id.
 
 MANY = 3
-"""So many connections in a row that ended early are no accident."""
+"""Consecutive short connections that raise the suspicion."""
 
 
 class Takeovers:
@@ -160,7 +160,7 @@ def publish_fault(message: MqttMessage) -> str:
     """Why no broker may send this message; "" if it may."""
     if message.qos > 1:  # nobody subscribes with it
         return f"the broker sent a message of QoS {message.qos}"
-    if message.qos and not message.mid:  # it could never be acknowledged
+    if message.qos and not message.mid:  # it could not be acknowledged
         return "the broker sent a message with the packet id 0"
     return ""
 
@@ -212,9 +212,9 @@ def read_publish(first: int, packet: bytes, length: int | None = None) -> MqttMe
 
 RECEIVE_BYTES = 1 << 16
 TRUNCATED_BYTES = 128 << 10
-"""Kept of a packet that is too large while it comes: room for the longest topic."""
+"""Kept of an oversized packet while it arrives: room for the longest topic."""
 TRUNCATED_PAYLOAD_BYTES = 512
-"""Kept of the payload of a message that is too large."""
+"""Kept of the payload of an oversized message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,18 +236,18 @@ class MqttSessionOptions:
 
 
 _RECORD_BYTES = 1 << 15
-"""More than a TLS record holds (16 KiB): nothing stays decrypted in OpenSSL, where no poll would show it."""
+"""More than a TLS record (16 KiB): no decrypted bytes stay in OpenSSL, where no poll would show them."""
 MAX_PACKETS = 100
 MAX_PACKETS_BYTES = 4 << 20
-"""Packets, and bytes of them, read by one `receive`: its caller looks at the time, and at its memory, in between."""
+"""Packets, and their bytes, that one `receive` reads: its caller checks time and memory in between."""
 MAX_OTHER_BYTES = 8 << 10
-"""Of a packet that is no PUBLISH. paho copies its properties once for each of them: 300 kB would take 6 s."""
+"""Of a packet that is not a PUBLISH. paho takes quadratic time for properties: 300 kB take 6 s."""
 NEVER_EXPIRES = 0xFFFFFFFF
 RECEIVE_MAXIMUM = 65_535
-"""Of a broker that names none (3.2.2.3.3)."""
+"""The default of a broker (3.2.2.3.3)."""
 _CODES_OF_3 = bytes.maketrans(bytes((2, 3, 4, 5)), bytes((0x85, 0x88, 0x86, 0x87)))  # a CONNACK's, as MQTT 5 has them
 NO_MATCHING_SUBSCRIBERS = 0x10
-"""Of a PUBACK (3.4.2.1): a success that reached nobody."""
+"""A PUBACK (3.4.2.1) for a message without a subscriber."""
 SHORT_BYTES = 128 << 10
 """Packets up to this size are read from the buffer, longer ones by paho, piece by piece."""
 _PUBACK = PacketTypes.PUBACK

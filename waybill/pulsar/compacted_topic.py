@@ -27,11 +27,11 @@ from waybill.pulsar.pulsar_client import (
 _LOG = structlog.get_logger("topic")
 _WAIT_MS: Final = 500
 RECEIVER_QUEUE: Final = 1000
-"""Messages that the client holds for us: with the largest that a topic takes, the bound of its memory."""
+"""Messages in the client's queue; with the largest message it bounds the memory."""
 _OPERATION_S: Final = 5
 _CLOSE_S: Final = 5.0
 STUCK_S: Final = 30.0
-"""A turn of the loop takes half a second, and a question to the broker at most `_OPERATION_S`."""
+"""A turn of the loop takes half a second, and an operation at most `_OPERATION_S`."""
 
 
 class TopicMessage(NamedTuple):
@@ -160,7 +160,7 @@ class CompactedTopicReader:
             try:
                 self._follow(pulsar)
             except Exception as error:  # noqa: BLE001 - of many kinds, and none of them is the last word
-                # Who shows a token that has ended is not answered, which says nothing: what it says itself is said.
+                # A cluster does not answer to an expired token, so the token itself is checked.
                 why = self._access.token_problem(time.time())
                 self._note_lost(why or f"{type(error).__name__}: {error}", access_refusal(error))
                 self._stop.wait(self._backoff.take_delay_s())
@@ -170,7 +170,7 @@ class CompactedTopicReader:
             if self._last is None:
                 self._on_begin()
             start = pulsar.MessageId.earliest if self._last is None else self._last
-            # Whose thing it is says the cluster: a reader of ours leaves no subscription behind.
+            # A reader leaves no subscription behind.
             reader = client.create_reader(
                 self.topic, start, is_read_compacted=self._is_compacted, receiver_queue_size=self._receiver_queue
             )
@@ -179,7 +179,6 @@ class CompactedTopicReader:
                 while not self._stop.is_set():
                     if self._starts_anew() or self._has_lost_all(pulsar, client):
                         self._last = None
-                        # What it has read it may judge otherwise now: it is at the end when it comes there again.
                         problem = "it is read again from the beginning"
                         self._noted = self._noted._replace(is_current=False, problem=problem)
                         return
@@ -204,14 +203,14 @@ class CompactedTopicReader:
         self._turned_s, self._turned_at_s = time.monotonic(), time.time()
         if not reader.is_connected():
             self._note_lost("the connection to the cluster is lost")
-        # Asked until it is current: the question goes to the broker, and each message would wait for it.
+        # Only until it is current: the question goes to the broker, and would delay each message.
         elif not self._noted.is_current and not reader.has_message_available():
             self._note_current()
         try:
             message = reader.read_next(_WAIT_MS)
         except pulsar.Timeout:
             return
-        # Before it is handed over: one that its owner cannot handle must not come again for ever.
+        # Before the call: a message that raises must not be read again forever.
         self._last = message.message_id()
         self._noted = self._noted._replace(messages=self._noted.messages + 1)
         try:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _ENDS_SOON_S: Final = 2 * 86_400.0
 _SOON_SHARE: Final = 0.2
-"""Whoever renews tokens in the first half of their life never comes to this share of it."""
+"""Tokens that are renewed in the first half of their life never reach this share."""
 _CLOCKS_APART_S: Final = 60.0
-"""By so much may our clock be behind that of who made it."""
+"""Our clock may be behind the issuer's by this much."""
 _MAX_TOKEN: Final = 16 << 10
 _LATEST_S: Final = 253_402_300_799.0
 """The last second of the year 9999, after which no moment has a name."""
@@ -60,7 +60,7 @@ class TokenLife(NamedTuple):
 
     def ends_soon(self, now_s: float) -> str:
         """That it expires soon, as the end of a sentence; else ""."""
-        # Of one that does not say since when it is good nobody knows whether an hour is much of it.
+        # Without a start of its validity the share is unknown.
         soon_s = soon_before_end_s(self.ends_s - self.begins_s) if math.isfinite(self.begins_s) else 0.0
         if not 0 < self.ends_s - now_s <= soon_s:
             return ""
@@ -148,7 +148,7 @@ class TokenWatch:
     """Reads the tokens of a daemon again while it runs. `clock`: seconds since 1970."""
 
     def __init__(self, accesses: Iterable[PulsarAccess], clock: Callable[[], float] = time.time) -> None:
-        # What two parts of a daemon share is said once.
+        # Two parts of a daemon may share an access.
         self._accesses, self._clock = tuple(dict.fromkeys(accesses)), clock
         self._look_at_s, self._ended, self._ending = -math.inf, "", ""
 
@@ -166,7 +166,7 @@ class TokenWatch:
 
     def _look(self) -> None:
         now_s = self._clock()
-        # Also when the clock was set back.
+        # Also after the clock was set back.
         if self._look_at_s <= now_s < self._look_at_s + _LOOK_S:
             return
         self._look_at_s = now_s
@@ -191,13 +191,13 @@ class AccessRefusal(StrEnum):
     """Why a cluster refuses access; waiting does not help."""
 
     UNUSABLE = "unusable"
-    """Our token, or a file of ours, cannot be used."""
+    """Our token or a TLS file cannot be used."""
     UNKNOWN = "unknown"
-    """The cluster does not take who we say that we are."""
+    """The cluster does not accept our token."""
     NO_RIGHT = "no-right"
-    """It knows us, and we may not do this."""
+    """Our role has no right to this."""
     HELD = "held"
-    """Another producer has the topic for itself alone (access mode Exclusive or ExclusiveWithFencing)."""
+    """Another producer has the topic exclusively (access mode Exclusive or ExclusiveWithFencing)."""
 
 
 def close_quietly(opened: Any) -> None:
@@ -391,8 +391,8 @@ def open_pulsar_client(
         tls_validate_hostname=access.tls_validate_hostname,
         tls_certificate_file_path=_text(access.tls_certificate),
         tls_private_key_file_path=_text(access.tls_key),
-        # What matters comes as an exception or a receipt. The client's own log repeats it for each attempt to connect,
-        # and its console form writes to standard output, where the answers of commands belong.
+        # Results come as exceptions or receipts. The client's own log repeats them for each attempt to connect, and its
+        # console logger writes to standard output.
         logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
     )
 

@@ -7,11 +7,11 @@ from typing import Any, Final, NamedTuple
 # Whether an empty partition has been read to its end. Pure.
 
 ASK_S: Final = 10.0
-"""While nothing comes, the end is asked for so often."""
+"""How often the end is asked for while no message arrives."""
 WITHHELD: Final = "the cluster does not deliver existing messages"
-"""Why a subscription is given up."""
+"""The reason for giving up a subscription."""
 _TIMES_BEYOND: Final = 2
-"""What came just now is on its way: only an end that is asked for again, with nothing in between, is withheld."""
+"""A new message may be on its way: only the second such answer in a row counts."""
 
 
 class Silence:

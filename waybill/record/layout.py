@@ -29,7 +29,7 @@ from waybill.record.record import (
 )
 
 MAX_CONTENT_BYTES = 8 << 20
-"""A content that unpacks to more than this is refused before it is unpacked."""
+"""Larger unpacked content is refused before it is unpacked."""
 DEGREE_E7 = 10_000_000
 MILLI = 1_000
 CENTI = 100
@@ -47,14 +47,14 @@ ALTITUDE = (-100_000 * MILLI, 1_000_000 * MILLI, "an altitude")
 SPEED = (0, 100_000 * MILLI, "a speed")
 HEADING = (0, 360 * CENTI, "a heading")
 ACCURACY = (0, 10_000_000 * MILLI, "an accuracy")
-"""The least and greatest value of each column of integers, on the wire, and what to call it."""
+"""The least and greatest value of each column of integers on the wire, and its name in errors."""
 BOOT = (0, MAX_BOOT_CHARACTERS)
 NAME = (1, MAX_NAME_CHARACTERS)
 TOPIC = (0, MAX_TOPIC_CHARACTERS)
 RAW_REASON = (0, MAX_RAW_REASON_CHARACTERS)
 TEXT_LENGTH = (0, MAX_TEXT_CHARACTERS)
 PAYLOAD = (0, MAX_RAW_BYTES)
-"""The least and greatest length of each text or payload. Reader and writer judge by the same bounds."""
+"""The least and greatest length of each text or payload, for reader and writer."""
 
 Column = Callable[[Any, Any, Any, int], IntegerColumn]
 

@@ -27,17 +27,17 @@ from waybill.record.record import DEVICE_PATTERN
 _VERSION = ("waybill", "1")
 _ENROLMENT = "waybill/enrol/1"
 FACTORY_MOUNT = "factory/"
-"""What the enrolment broker puts before the topics of who shows a factory certificate: no client sees it."""
+"""The prefix that the enrolment broker adds for clients with a factory certificate; no client sees it."""
 _SHARE = "$share"
 _VEHICLE = "vehicle"
 _LEVELS = 5
 _MAX_DEVICE_TOPIC = 160
-"""Characters of the longest topic that a device can have, and a few more."""
+"""Slightly more characters than the longest topic of a device."""
 _TOPICS_KNOWN = 4096
-"""A gateway meets the same topic several times for each message of a device, and with the next one again."""
+"""Cached, because a gateway parses the same topics again and again."""
 _ENROLMENT_NAME = re.compile(rf"[a-z]+@{DEVICE_PATTERN.pattern}|{DEVICE_PATTERN.pattern}/{DEVICE_PATTERN.pattern}")
 _MAX_ENROLMENT_TOPIC = 160
-"""Characters of the longest topic of this kind that anybody can have."""
+"""Slightly more characters than the longest enrolment topic."""
 
 
 class DeviceChannel(StrEnum):
@@ -72,7 +72,7 @@ def _topic(tenant: str, device: str, channel: DeviceChannel) -> str:
 
 def parse_device_topic(topic: str) -> DeviceTopic | None:
     """None for any other topic."""
-    # Before it is kept: anybody may choose a topic of 64 kB.
+    # Checked before it is cached: a topic may have 64 kB.
     return _parsed(topic) if len(topic) <= _MAX_DEVICE_TOPIC else None
 
 

@@ -17,9 +17,9 @@ MAX_RAW_BYTES = 1 << 20
 """The largest payload that is carried as one record."""
 
 RESERVED_PREFIX = "waybill."
-"""Names of events and paths of signals that begin so are the system's: no sensor may use them, no bill counts them."""
+"""The prefix of the system's events and signals: sensors may not use it, and bills do not count them."""
 TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
-"""In the place of a message that is too large to be carried; its attributes have `topic`, `bytes` and `reason`."""
+"""Replaces a message that is too large; its attributes have `topic`, `bytes` and `reason`."""
 BROKER_DROPPED_EVENT = f"{RESERVED_PREFIX}broker_dropped"
 """The vehicle's broker dropped messages before an agent had them; its attributes have how many `messages`, and since
 when (`since`, milliseconds since 1970, or null)."""
@@ -33,7 +33,7 @@ RAW_REASONS = (
     *("number-too-large", "number-out-of-range", "too-deep", "too-many-values", "duplicate-name"),
     *("lone-surrogate", "unreadable"),
 )
-"""Why agents carry a message raw. A centre takes any other word, and counts it as one of `OTHER_REASON`."""
+"""Why agents carry a message raw. A centre counts any other word as `OTHER_REASON`."""
 OTHER_REASON = "other"
 MAX_NAME_CHARACTERS = 256
 MAX_TOPIC_CHARACTERS = 65_535

@@ -18,7 +18,7 @@ from waybill.record.errors import InvalidJson
 MAX_DEPTH = 100
 """The deepest nesting that a caller may allow: far below the interpreter's limit of recursion."""
 PLAIN_BYTES = 4096
-"""What is longer is looked at closer before it is read."""
+"""Longer texts always get the full check."""
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 63) - 1
 
 # Possessive: nothing is given back, so no text is read twice.

@@ -78,7 +78,7 @@ from waybill.record.record import (
 # Canonical content, recognised at a third of the cost; most batches at a gateway have it.
 
 SHORT_BYTES = 64 << 10
-"""Longer content is not looked at here: taken apart at once, it could fill the memory."""
+"""Longer content is not unpacked at once: it could fill the memory."""
 _BEFORE_ROWS = ("t", "m", "u", "k", "b")
 _KINDS = (int(min(Kind)), int(max(Kind)))
 _KIND_OF = {SECTION[kind]: int(kind) for kind in Kind}
@@ -251,7 +251,7 @@ _PREFIX = struct.Struct(">2sBBIII")
 _PLAIN, _ZLIB = 0, 1
 _LEVEL = 6
 _LEAST_SAVED = 16
-"""Content travels compressed if that saves more than one byte of so many."""
+"""Content is compressed if that saves more than one byte in this many."""
 _HEADER_FIELDS = 6
 _SHORT_HEADER_BYTES = 1 << 10
 

@@ -73,7 +73,7 @@ PathElsewhere = Annotated[str, AfterValidator(_path_elsewhere)]
 # Opening files: a pipe is refused, because reading it would block.
 
 _OWN: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-"""What whoever starts a command hands to it, as a shell does for `<(...)`: that is waited for."""
+"""Files that the shell hands over, as for `<(...)`; these may block."""
 _KINDS: Final = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -121,7 +121,7 @@ def _check(path: Path, found: os.stat_result) -> None:
 
 MAX_TOML_BYTES = 1 << 20
 MAX_PUSHED_BYTES = 16 << 10
-"""Of settings that a gateway publishes for a device. The parser takes up to 1.3 µs for a byte of dotted keys."""
+"""Of settings for a device. The parser takes up to 1.3 µs for a byte of dotted keys."""
 MAX_TOML_DEPTH = 16
 """Brackets inside brackets, and dots in one key."""
 

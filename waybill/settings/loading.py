@@ -48,7 +48,7 @@ Made = TypeVar("Made", bound=Settings)
 MAX_PROBLEMS = 50
 MAX_PROBLEM_CHARACTERS = 300
 SIMILAR = 0.7
-"""How near a key must be to be suggested: one wrong or missing letter in four."""
+"""The least similarity of a suggested key: one wrong or missing letter in four."""
 
 
 def load(model: type[Made], path: Path) -> Made:

@@ -86,7 +86,7 @@ def toml_fault(text: str, error: ValueError) -> TextFault:
 _WHOLE: Final = re.compile(r"([+-]?[0-9]+)\.0+")
 _HYPHENS: Final = dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
 _UNSEEN: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0]")
-"""Letters and marks that nobody sees, beside those of the category Cf (soft hyphen, joiners, tags)."""
+"""Invisible letters and marks besides those of the category Cf (soft hyphen, joiners, tags)."""
 
 
 def as_read(name: str) -> str:
@@ -122,7 +122,7 @@ def name_advice(name: str, known: Iterable[str]) -> str:
 
 
 TomlPath = tuple[str | int, ...]
-"""The names, and numbers in lists, that lead to a place."""
+"""The keys and list indices that lead to a place."""
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
