@@ -53,7 +53,7 @@ def decode_confirmation(body: bytes) -> RegionConfirmation | None:
         texts = [region, *confirmed, *confirmed.values(), *refused, *refused.values()]
     except (InvalidJson, KeyError, TypeError, AttributeError):
         return None
-        is_right = isinstance(at_s, int | float) and all(isinstance(text, str) for text in texts)
+    is_right = isinstance(at_s, int | float) and all(isinstance(text, str) for text in texts)
     return RegionConfirmation(region, confirmed, float(at_s), refused) if is_right else None
 
 
