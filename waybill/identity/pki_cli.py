@@ -214,10 +214,7 @@ def renew(
     Example: waybill pki renew gateway-eu-1 broker --days 90
     """
     pki, failed, lifetime = PkiFolder(folder), False, timedelta(days=days)
-    places = [
-        one for place in folders for one in sorted(place.glob("*/certificate.pem")) or [place / "certificate.pem"]
-    ]
-    for place in [file.parent for file in places]:
+    for place in [one for each in folders for one in _credential_folders(each)]:
         now = _now()
         try:
             issued = pki.renew(place, now=now, lifetime=lifetime)

@@ -119,10 +119,6 @@ class Claim(Settings):
             raise ValueError("a claim that is called as a token needs its hash")
         return self
 
-    @property
-    def is_token(self) -> bool:
-        return self.password_hash is not None
-
 
 class EnrolledCertificate(Settings):
     """An operational certificate of a device. `serial`: in hexadecimal digits."""

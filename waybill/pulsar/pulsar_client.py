@@ -251,19 +251,6 @@ class PulsarAccess(Settings):
             raise ValueError(f"{self._named('tls_certificate')} and {self._named('tls_key')} belong together")
         return self
 
-    @classmethod
-    def of_tls(cls, tls: TlsSettings | None, token: SecretStr | None = None, token_file: Path | None = None) -> Self:
-        """The access of a daemon whose settings have one TLS table for all connections."""
-        if tls is None:
-            return cls(token=token, token_file=token_file)
-        return cls(
-            token=token,
-            token_file=token_file,
-            tls_ca=tls.ca,
-            tls_certificate=tls.certificate,
-            tls_key=tls.key,
-        )
-
     def token_problem(self, now_s: float) -> str:
         """Why our token is not valid now: role, file and expiry; "": no problem is known."""
         life = self._token_life()
