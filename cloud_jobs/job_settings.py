@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
@@ -258,9 +257,6 @@ class MaintenanceSettings(Settings):
         return self
 
 
-_ENDING: Final = "_port"
-
-
 class MetricsSettings(Settings):
     """Where each command serves its metrics; without a port it serves none."""
 
@@ -273,15 +269,7 @@ class MetricsSettings(Settings):
     maintain_port: Port | None = None
     status_port: Port | None = Field(default=None, description="of `cloud-jobs status --serve`: what the lake says")
 
-    @model_validator(mode="after")
-    def _ports_of_their_own(self) -> Self:
-        ports = {name: port for name, port in self if name.endswith(_ENDING) and port is not None}
-        for port, count in Counter(ports.values()).items():
-            if count > 1:
-                raise ValueError(f"{' and '.join(name for name in ports if ports[name] == port)} are both {port}")
-        return self
-
     def port_of(self, command: str) -> int | None:
         """The port of a command, such as `ingest`, or None."""
-        port: int | None = getattr(self, command + _ENDING)
+        port: int | None = getattr(self, f"{command}_port")
         return port

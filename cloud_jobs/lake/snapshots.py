@@ -100,11 +100,6 @@ def tracks_text(values: Mapping[str, float | None]) -> str:
     return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
 
 
-def tracks_number(text: str | None) -> int | None:
-    """The number of a snapshot's track settings, as rows of usage name it."""
-    return None if text is None else text_number(text.encode())
-
-
 def note_tracks(lake: Lake, values: Mapping[str, float | None]) -> int:
     """Stores track settings for `applied_tracks`, and returns their number. Raises OSError, LakeError."""
     return _KEPT_TRACKS.note(lake, tracks_text(values).encode())
