@@ -191,10 +191,10 @@ def _show(run: MaintenanceRun, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(run)))
     else:
-        names = ("files before", "files", "bytes", "merges", "orphans", "replaced", "log files", "left")
+        names = ("files", "merges", "orphans", "replaced", "log files", "left")
         table = FittedTable(Column("table"), *map(Column.number, names))
         for one in run.tables:
-            numbers = (one.files_before, one.files, one.bytes, one.merges, one.orphans, one.replaced_files)
+            numbers = (one.files, one.merges, one.orphans, one.replaced_files)
             log_files = "" if one.log_files is None else f"{one.log_files:,}"
             table.add(one.table, *(f"{number:,}" for number in numbers), log_files, str(one.left))
         screen().print(table)

@@ -141,9 +141,7 @@ class TableRun:
     not swept."""
 
     table: str
-    files_before: int = 0
     files: int = 0
-    bytes: int = 0
     merges: int = 0
     orphans: int = 0
     replaced_files: int = 0
@@ -271,7 +269,6 @@ class Maintenance:
         run, errors = TableRun(table), list[str]()
         # neither the other tables nor the sweep wait for a merge that fails
         with _failures_in(errors, "merge"):
-            run.files_before, _ = self._extent(table)
             run.merges, run.left = compact(self._rewriter, table, self._settings.hot_days)
         with _failures_in(errors, "sweep"):
             run.orphans, run.replaced_files = sweep_table(self._lake, table, self._settings, self._now())
@@ -280,13 +277,9 @@ class Maintenance:
                 run.log_files = sweep_log(self._lake, table)
         run.error = "; ".join(dict.fromkeys(errors))
         with suppress(*_FAILURES):
-            run.files, run.bytes = self._extent(table)
+            run.files = len(self._lake.open(table).file_uris())
         _log.info("maintained", **asdict(run))
         return run
-
-    def _extent(self, table: str) -> tuple[int, int]:
-        files = table_files(self._lake.open(table), table)
-        return len(files), sum(file.size for file in files)
 
 
 @contextmanager
