@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from edge_agent.config import AgentSettings
+from edge_agent.intake.messages import MEMBERS
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
+from waybill.settings.text import name_advice, printable
 
 # Requests to the running agent.
 
@@ -41,6 +43,8 @@ def print_status(state: dict[str, Any]) -> None:
     if state["running"] and "uptime_s" not in state:
         console.print("the agent's endpoint does not answer: connections and counters are unknown")
     _print_rows(console, state.get("unreadable", []))
+    left_out = state.get("left_out_members", {}).items()
+    _print_rows(console, [{"member left out": name, "times": count, "why": _advice(name)} for name, count in left_out])
     held = state.get("held_back", {})
     _print_rows(
         console, [{"class": name, **one, "held back by": held.get(name, "")} for name, one in state["classes"].items()]
@@ -49,6 +53,12 @@ def print_status(state: dict[str, Any]) -> None:
     values = {key: value for key, value in {**counters, **state}.items() if key not in _APART}
     plain = {key: value for key, value in values.items() if isinstance(value, bool | int | float | str)}
     _print_rows(console, [{"what": key.replace("_", " "), "value": value} for key, value in plain.items()])
+
+
+def _advice(member: str) -> str:
+    if member in MEMBERS:
+        return "its value cannot be used"
+    return "not in the contract" + name_advice(member, MEMBERS)
 
 
 def _print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -63,4 +73,4 @@ def _print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+    return f"{value:,}" if isinstance(value, int) else escape(printable(str(value)))

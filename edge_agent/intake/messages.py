@@ -349,3 +349,4 @@ _READERS: dict[str, tuple[_Reader, frozenset[str]]] = {
     VEHICLE_CANARY: (_canary, frozenset({"time", *Canary.model_fields})),
 }
 """By topic: the reader, which adds names with unusable values to a list, and the known members."""
+MEMBERS: Final = frozenset[str]().union(*(members for _, members in _READERS.values()))

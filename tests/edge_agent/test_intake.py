@@ -34,6 +34,7 @@ from edge_agent.store.batch_rows import (
     pack_commit,
     unpack_arrivals,
 )
+from edge_agent.text_tables import print_status
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import DEVICE, missing_in, open_buffer, pending_record, stored_bytes
 from tests.examples import examples
@@ -348,3 +349,18 @@ def test_an_agent_that_does_not_store_is_not_healthy_whatever_the_uplink_says(tm
     monkeypatch.setattr("edge_agent.agent.buffer_state", lambda _: state)
     assert health_state(it)["healthy"] is False
     it.buffer.close()
+
+
+def test_status_names_members_that_are_nearly_ours_and_shows_no_control_character(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A vehicle that says `accuracy` loses it silently otherwise, and its noise is billed."""
+    left_out = {"accuracy": 120, "speed_mps": 2, "hdop": 3, "\x1b[2J": 1}
+    print_status(
+        {"device": "bus", "running": True, "epoch": 1, "head": 2, "classes": {}, "counters": {}, "uptime_s": 1}
+        | {"left_out_members": left_out}
+    )
+    printed = capsys.readouterr().out
+    assert "did you mean 'accuracy_m'?" in printed
+    assert "its value cannot be used" in printed
+    assert "\x1b[2J" not in printed
