@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, NamedTuple
 
@@ -286,6 +287,9 @@ def read_fixes(file: BinaryIO) -> FixFile:
         raise FixError(f"the header lacks {', '.join(missing)}; it needs {','.join(REQUIRED)}")
     if len(set(names)) < len(names):
         raise FixError("the header names a column twice")
+    for name in OPTIONAL:
+        if near := get_close_matches(name, [] if name in names else [*{*names} - {*OPTIONAL}], 1):
+            raise FixError(f"column {near[0]!a} looks like {name}: give it that name and unit, or leave it out")
     types = {name: pa.float64() for name in REQUIRED + OPTIONAL} | {"device_id": pa.string(), "t_ms": pa.int64()}
     options = csv.ConvertOptions(
         column_types=types,

@@ -121,6 +121,12 @@ def test_a_header_that_lacks_a_column_or_names_one_twice_is_refused(header: byte
         fixes_in(header + b"a,0,50,10\n")
 
 
+@pytest.mark.parametrize("name", ["accuracy", "speed", "speed_kmh"])
+def test_a_column_that_looks_like_a_known_one_is_not_left_out_silently(name: str) -> None:
+    with pytest.raises(FixError, match=f"column '{name}' looks like (speed_mps|accuracy_m)"):
+        fixes_in(f"device_id,t_ms,lat,lon,{name}\na,0,50,10,8\n".encode())
+
+
 def test_columns_may_stand_in_any_order_beside_others_and_behind_a_mark() -> None:
     read = fixes_in(b"\xef\xbb\xbfhdop,LON, lat,t_ms,device_id\nx,10,50,7,b\ny,11,51,-8,a\n")
     assert read.devices == ("a", "b")
