@@ -163,5 +163,4 @@ class NotifierProcess:
     def undelivered(self, *words: str) -> list[dict[str, Any]]:
         code, said = self.command("undelivered", "list", "--json", *words)
         assert code == 0, said
-        found: list[dict[str, Any]] = json.loads(said)["undelivered"]
-        return found
+        return [json.loads(line) for line in said.splitlines()]

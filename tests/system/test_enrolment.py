@@ -134,7 +134,7 @@ def test_an_agent_stores_while_it_has_no_certificate_then_enrols_renews_and_lose
     folder.mkdir()
     extra = (
         f"[status]\nport = {free_port()}\n[enrolment]\nhost = '127.0.0.1'\nport = {region.broker.port}\n"
-        f"ca = '{region.root}'\ntoken_file = '{folder}/token'\nrenew_after = 0.9\n"
+        f"ca = '{region.root}'\ntoken_file = '{folder}/token'\n"
         "backoff_first_s = 0.2\nbackoff_max_s = 1.0\nanswer_timeout_s = 3.0\n"
     )
     agent = AgentProcess(folder, car.port, {"eu": region.data.port}, extra, tls=f"[uplinks.tls]\nca = '{region.root}'")
