@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 import typer
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -89,15 +89,16 @@ PIPE_WIDTH: Final = 160
 
 
 class Column(NamedTuple):
-    """A column. If the table is too wide, texts of columns with `folds` continue on the next line."""
+    """A column. If the table is too wide, `optional` columns go, and texts of those with `folds` take more lines."""
 
     name: str
     right: bool = False
     folds: bool = False
+    optional: bool = False
 
     @classmethod
-    def number(cls, name: str) -> Column:
-        return cls(name, right=True)
+    def number(cls, name: str, *, optional: bool = False) -> Column:
+        return cls(name, right=True, optional=optional)
 
     @classmethod
     def text(cls, name: str) -> Column:
@@ -109,8 +110,12 @@ def screen(pipe_width: int | None = None) -> Console:
     return Console(width=None if sys.stdout.isatty() else pipe_width or PIPE_WIDTH)
 
 
+_FOLDED: Final = 6
+"""The least width of a column that folds."""
+
+
 class FittedTable(Table):
-    """A Rich table that folds texts first, and numbers and names only if there is no other room."""
+    """A Rich table that leaves out optional columns and folds texts before it folds numbers and names."""
 
     def __init__(self, *columns: Column, title: str = "", caption: str = "") -> None:
         super().__init__(
@@ -123,6 +128,16 @@ class FittedTable(Table):
         for column in columns:
             width = None if column.folds else cell_len(column.name)
             self.add_column(column.name, justify="right" if column.right else "left", overflow="fold", width=width)
+        self._optional = [made for made, column in zip(self.columns, columns, strict=True) if column.optional]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for column in self._optional:
+            if (
+                column in self.columns
+                and 1 + sum(3 + (one.width or _FOLDED) for one in self.columns) > options.max_width
+            ):
+                self.columns.remove(column)
+        yield from super().__rich_console__(console, options)
 
     def add(self, *cells: str | Text) -> None:
         """Adds a row; missing cells at the end are empty."""

@@ -105,9 +105,9 @@ def document_values(document: IssuedDocument) -> dict[str, Any]:
 def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
     """One row for each document. Amounts of credits are negative."""
     table = FittedTable(
-        *(Column("number"), Column.text("type"), Column("date"), Column("payer"), Column.text("period")),
-        *(Column.number("net"), Column.number("tax"), Column.number("gross"), Column("invoice")),
-        Column.text("reason"),
+        *(Column("number"), Column.text("type"), Column("date"), Column("payer"), Column("period")),
+        *(Column.number("net", optional=True), Column.number("tax", optional=True), Column.number("gross")),
+        *(Column("invoice", optional=True), Column("reason", folds=True, optional=True)),
     )
     for one in documents:
         kind = f"{one.type.heading.lower()}{' (void)' if one.is_void else ''}"

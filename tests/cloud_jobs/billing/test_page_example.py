@@ -57,7 +57,7 @@ def test_on_a_terminal_of_80_columns_no_number_amount_or_name_is_cut(
     for line, words in whole.items():
         out = printed(f"$ waybill bill {line} --lake lake")
         assert [word for word in words if word not in out] == [], out
-        assert "…" not in out
+        assert "…" not in out.replace(", …", ""), "a list of ranges may be cut, and says so"
         assert max(map(cell_len, out.splitlines())) <= 80
 
 

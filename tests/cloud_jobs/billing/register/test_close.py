@@ -145,7 +145,7 @@ def test_a_run_that_died_before_its_last_commit_has_closed_nothing(
 def test_nothing_is_numbered_whose_lines_are_not_there(billed: BilledLake) -> None:
     billed.close("one")
     billed.lake.open("rated_lines").delete("device = 'van-2'")
-    with pytest.raises(RegisterDamaged, match="of acme"):
+    with pytest.raises(RegisterDamaged, match="of the closing acme"):
         billed.issue("first")
     assert billed.register.documents() == []
     assert [one.key.payer for one in issue_period(billed.register, DAYS, ["beta"], clerk=clerk("beta")).documents] == [
