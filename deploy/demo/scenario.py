@@ -200,7 +200,7 @@ class DemoDrive:
             time.sleep(0.01)
         vehicle.link.cut()
         self._findings.is_silenced = True
-        self.say(f"{vehicle.device} lost its link: from here on it is silent, and stores")
+        self.say(f"{vehicle.device} lost its link: it stays silent and stores its records")
 
     def _vehicle(self, device: str) -> DemoVehicle:
         return next(one for one in self.vehicles if one.device == device)
@@ -305,7 +305,7 @@ class DemoScenario:
         )
         if count < len(names):
             raise DemoError(f"only {count} of {len(names)} vehicles got their certificates")
-        self._say(f"{count} vehicles got their certificates, each for its token")
+        self._say(f"{count} vehicles exchanged their tokens for certificates")
 
     def _lock_out(self, names: Names) -> LockedOut:
         """Revokes a vehicle that has nothing more to send."""
@@ -331,7 +331,7 @@ class DemoScenario:
 
     def _first_closing(self, billing: DemoBilling, names: Names) -> str:
         """Closes, and decides about the silent vehicle; why the closing was not final."""
-        self._say(f"{billing.period} is closed for the first time, as by `waybill bill close`")
+        self._say(f"closed {billing.period} for the first time, as `waybill bill close` does")
         reasons = reasons_not_final(billing.close())
         sender = _sender(names, self._plan.silent)
         found = [reason for reason in reasons if "/".join(sender) in reason]
