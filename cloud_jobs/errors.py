@@ -60,9 +60,9 @@ class UnknownSnapshot(LakeError):
 class OtherRecords(LakeError):
     def __init__(self, table: str, *, covered_number: int, found_number: int) -> None:
         super().__init__(
-            f"table {table} was computed from other records than those that are there: it covers ingest number "
-            f"{covered_number}, and the records are at {found_number}. One of the two was restored: "
-            f"restore both from the same backup, or remove the folder of {table}, which is then computed again"
+            f"table {table} covers ingest number {covered_number}, but the records end at {found_number}: one of the "
+            f"two was restored. Restore both from the same backup, or remove the folder of {table} and run its job, "
+            "which computes it again"
         )
         self.table = table
 

@@ -16,7 +16,7 @@ from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
 from tests.page_sessions import assert_shown, printed, steps_of
 
 PAGE = (DOCS / "billing.md").read_text(encoding="utf-8")
-LATE_BATCH = "# a batch of the vehicle comes"
+LATE_BATCH = "# a batch of the vehicle arrives"
 
 
 def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,7 +336,7 @@ def test_a_fence_that_usage_does_not_know_yet_makes_it_unknown(billed: BilledLak
 
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reconcile.md").read_text(encoding="utf-8")
-TWICE = "# a record that is there is appended once more"
+TWICE = "# an existing record is appended again"
 
 
 def test_the_tables_of_the_page_are_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
