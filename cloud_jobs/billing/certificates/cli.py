@@ -177,9 +177,9 @@ def _undecidable(stated: DeviceCertificate, kind: ClosedState | None) -> str:
     """Why a decision of this kind closes nothing of a device; "" if it does."""
     is_now = stated.stated_state.value
     if kind is ClosedState.DOUBTS:
-        return "" if stated.doubts else "its unreadable messages are within the bounds: there is no doubt to accept"
+        return "" if stated.doubts else "it has no doubt to accept: its unreadable messages are within the bounds"
     if kind is None:
-        return f"it is {is_now}: no decision is needed"
+        return f"it is {is_now} and needs none"
     return "" if kind.closes(is_now) else f"it is {is_now}, which `--closes {kind.value}` does not close"
 
 
@@ -195,12 +195,12 @@ def _say_closed(
         for remark in one.observed.remarks:
             typer.echo(f"{tenant}/{device}: {remark}.")
         if kinds[name] is ClosedState.DOUBTS:
-            word = "are accepted" if one.accepted else "are more meanwhile than the decision accepts,"
+            word = "are accepted" if one.accepted else "have grown beyond the decision"
             typer.echo(f"the doubts on {tenant}/{device} {word} {span}: {'; '.join(one.doubts)}.")
             continue
-        without = "; ".join(one.silence_or_gap) or "it accounts for all by now"
+        without = "; ".join(one.silence_or_gap) or "its records are complete by now"
         is_closed = one.state is CertificateState.DECIDED
-        word = "is closed" if is_closed else f"is {one.state.value} meanwhile, which the decision does not close,"
+        word = "is closed" if is_closed else f"has become {one.state.value}, which the decision does not close,"
         typer.echo(f"{tenant}/{device} {word} {span}. Without this: {without}.")
         if one.doubts and not one.accepted:
             typer.echo(f"{tenant}/{device} still has doubts, see `--closes doubts`: {'; '.join(one.doubts)}.")

@@ -47,8 +47,8 @@ class BadDecision(BillingError):
     """An invalid decision; nothing is written."""
 
     def __init__(self, device: TenantDevice | None, faults: Sequence[str]) -> None:
-        of = "" if device is None else f" of {device.tenant}/{device.device}"
-        super().__init__(f"nothing is decided{of}: {'; '.join(faults)}")
+        about = "" if device is None else f" about {device.tenant}/{device.device}"
+        super().__init__(f"no decision recorded{about}: {'; '.join(faults)}")
 
 
 # Decisions that close a period for a device. Pure.
