@@ -29,12 +29,12 @@ def explain(
     number: Annotated[str, typer.Argument(help="The number of the invoice or note.")],
     line: Annotated[int, typer.Argument(help="The number of the line.", min=1)],
     *,
-    lake: Annotated[str, typer.Option(help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables say.")],
+    lake: Annotated[str, typer.Option(help="A folder, or s3://BUCKET/PREFIX with the AWS variables set.")],
     device: Annotated[
         str | None, typer.Option("--device", metavar="TENANT/DEVICE", help="The device, if the line has several.")
     ] = None,
     hour: Annotated[str | None, typer.Option(help="Also show the records of this hour (2026-03-05T06).")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most hours and records to show.")] = 24,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Most hours and records to show.")] = 24,
     access_log: Annotated[
         Path | None,
         typer.Option(envvar="WAYBILL_ACCESS_LOG", help="Access log file. Default: next to the lake."),

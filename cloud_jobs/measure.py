@@ -82,7 +82,7 @@ DEFAULT_ACCURACY_M: Final = _USUAL.accuracy_not_said_m
 DEFAULT_BUFFER_M: Final = _USUAL.buffer_m
 Rule = Annotated[
     TrackRule,
-    typer.Option(help="standstill: without the noise of receivers; every_fix: each place as it was reported"),
+    typer.Option(help="standstill: remove receiver noise; every_fix: use each position as reported"),
 ]
 AccuracyNotSaid = Annotated[
     float,
@@ -90,7 +90,7 @@ AccuracyNotSaid = Annotated[
         min=0.001,
         max=100.0,
         callback=finite,
-        help="The accuracy assumed of a fix that states none (metres; standstill)",
+        help="Accuracy assumed for a fix without one (metres; standstill)",
     ),
 ]
 Buffer = Annotated[
@@ -99,7 +99,7 @@ Buffer = Annotated[
         min=0.0,
         max=1_000.0,
         callback=finite,
-        help="How far from a border a device is surely beyond it (metres; standstill)",
+        help="Distance from a border that counts as certain (metres; standstill)",
     ),
 ]
 
@@ -115,7 +115,7 @@ def measure(
     accuracy_not_said_m: AccuracyNotSaid = DEFAULT_ACCURACY_M,
     buffer_m: Buffer = DEFAULT_BUFFER_M,
 ) -> None:
-    """Kilometres, seconds and entries of each device in each fence, every fence on its own, and in all (fence *).
+    """Measure kilometres, seconds and entries of each device in each fence, and on its whole track (fence *).
 
     Exit status: 0; 1 when nothing was written; 2 for wrong options; 3 when features were refused, each named
     on standard error, and the rest was written.
@@ -380,7 +380,7 @@ MAX_DISTANCE_M: Final = 100_000.0
 EncounterBuffer = Annotated[
     float,
     typer.Option(
-        min=0.0, max=1_000.0, callback=finite, help="Devices part twice this beyond the distance (metres; standstill)"
+        min=0.0, max=1_000.0, callback=finite, help="Encounters end at the distance plus twice this (metres; standstill)"
     ),
 ]
 
@@ -398,7 +398,7 @@ def encounters(
     accuracy_not_said_m: AccuracyNotSaid = DEFAULT_ACCURACY_M,
     buffer_m: EncounterBuffer = DEFAULT_BUFFER_M,
 ) -> None:
-    """Each time that two devices come within a distance of each other, with their closest approach.
+    """Find each encounter: two devices within a distance of each other, with their closest approach.
 
     Exit status: 0; 1 when nothing was written; 2 for wrong options.
 

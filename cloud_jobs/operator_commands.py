@@ -133,7 +133,7 @@ def maintain(
     It may run at any time, together with the ingest and the jobs. With --every, only a signal or wrong settings end it.
 
     Exit status: 0; 1 when a part failed (with a message); 2 for wrong options; 75 when the store does not answer or its
-    clock differs; 78 for wrong settings. Work left to another run is no failure.
+    clock differs; 78 for wrong settings. Work left to another run is not a failure.
 
     Example: cloud-jobs maintain --config cloud.toml --every 60
     """

@@ -91,7 +91,7 @@ def drive(
     *,
     folder: ScenarioOption,
     brokers: Annotated[Path, typer.Option(help='JSON file {"DEVICE": "HOST:PORT"}.')],
-    within: Annotated[float | None, typer.Option(min=1, help="Duration in seconds; default 1/60.")] = None,
+    within: Annotated[float | None, typer.Option(min=1, help="Seconds. Default: 1/60 of the drive.")] = None,
 ) -> None:
     """Drive the fleet: each vehicle publishes to its own broker. Write the journal of records, `made.jsonl`.
 
@@ -114,7 +114,7 @@ def drive(
 
 @app.command()
 def truth(*, folder: ScenarioOption) -> None:
-    """Print the existing records, their usage and what each account owes.
+    """Print all records, their usage and the amount that each account owes.
 
     Example: fleet-simulator truth --scenario scenario
     """

@@ -46,7 +46,7 @@ def check(
 ) -> None:
     """Check contract files and list each fault with file and line.
 
-    With --lake, also compare them with published versions. Faults are then also: a device in two accounts, an account
+    With --lake, also compare them with published versions. This also finds: a device in two accounts, an account
     without a payer, an unknown tariff or price zone, a currency change within a month. The command also lists devices
     without a payer and meters that become free.
 

@@ -33,7 +33,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The settings
 def run(*, config: ConfigOption) -> None:
     """Run the canary until SIGTERM.
 
-    Exit status: 0 stopped by a signal, 1 it cannot go on, 78 for wrong settings.
+    Exit status: 0 stopped by a signal, 1 stopped by an error, 78 for wrong settings.
 
     Example: waybill canary run --config canary.toml
     """

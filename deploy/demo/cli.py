@@ -103,7 +103,7 @@ def demo(
 ) -> None:
     """Run Waybill from vehicles to checked invoices on real servers, with a cut uplink and a killed agent.
 
-    Exit status: 0 all equals the truth, 1 something differs, 2 could not run.
+    Exit status: 0 all results are correct, 1 a result differs, 2 could not run.
 
     Example: waybill demo --vehicles 5 --drive-s 20
     """

@@ -144,7 +144,7 @@ def _summary(state: StackState) -> str:
     return f"stack: {phase}; {healthy} of {len(state.servers)} servers healthy when asked at {when} UTC"
 
 
-Folder = Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="The stack's own folder.")]
+Folder = Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="Folder of the stack.")]
 DEFAULT_FOLDER = Path("var/local")
 _WATCH_S = 0.5
 _SECRETS: dict[str, Any] = {"links": {"__all__": {"secret"}}}

@@ -20,7 +20,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML fil
 def run(*, config: ConfigOption) -> None:
     """Read the region's batches and publish alerts of fences and gates until SIGTERM.
 
-    Exit status: 0 after SIGTERM; 1 an error; 70 an internal one; 78 for wrong settings.
+    Exit status: 0 after SIGTERM; 1 an error; 70 an internal error; 78 for wrong settings.
 
     Example: fleet-gateway alerts run --config alerts.toml
     """

@@ -32,7 +32,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML fil
 def deliver(*, config: ConfigOption) -> None:
     """Post alerts and verdicts to webhooks by the alert rules, until SIGTERM.
 
-    Exit status: 0 after SIGTERM; 1 an error; 70 an internal one; 78 for wrong settings.
+    Exit status: 0 after SIGTERM; 1 an error; 70 an internal error; 78 for wrong settings.
 
     Example: waybill alerts deliver --config notifier.toml
     """
@@ -89,16 +89,16 @@ def status(
 def tail(
     *,
     config: ConfigOption,
-    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Only of this tenant; may be repeated.")] = None,
-    device: Annotated[list[str] | None, typer.Option("--device", help="Only of this device; may be repeated.")] = None,
+    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Only this tenant; may be repeated.")] = None,
+    device: Annotated[list[str] | None, typer.Option("--device", help="Only this device; may be repeated.")] = None,
     kind: Annotated[
-        list[str] | None, typer.Option("--kind", help="Only of this kind: enter, exit, dwell ...; may be repeated.")
+        list[str] | None, typer.Option("--kind", help="Only this kind: enter, exit, dwell ...; may be repeated.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Show new alerts and verdicts until Ctrl-C, with device time (UTC) and delay.
 
-    This does not affect delivery and creates no durable subscription. The command shows messages published after it
+    The command does not affect delivery and creates no durable subscription. It shows messages published after it
     printed the header. Only terminals show colours.
 
     Times: `seen` from the device time until the region had the record, `raised` from there until the alert, `decided`
@@ -161,9 +161,9 @@ def _client(settings: NotifierSettings) -> Iterator[object]:
 # Undelivered messages.
 
 undelivered = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Messages that could not be delivered.")
-WebhookOption = Annotated[str | None, typer.Option("--webhook", help="Only of this webhook.")]
-KeyOption = Annotated[str | None, typer.Option("--key", help="Only this one, by its idempotency key.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+WebhookOption = Annotated[str | None, typer.Option("--webhook", help="Only messages for this webhook.")]
+KeyOption = Annotated[str | None, typer.Option("--key", help="Only the message with this idempotency key.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 
 @undelivered.command("list")

@@ -294,7 +294,7 @@ def verify(
 ) -> None:
     """Send a probe through every link.
 
-    Exit status: 0 all links are good, 1 one is not, or brokers do not enforce the topology's rights, 3 a cluster did
+    Exit status: 0 all links are good, 1 a link is bad or brokers do not enforce the topology's rights, 3 a cluster did
     not answer.
 
     Example: waybill topology verify --topology topology.toml
@@ -357,7 +357,7 @@ def broker_conf(
     token_file: Annotated[Path, typer.Option(help="File of the token of the brokers' role on these machines.")],
     topology: File = None,
 ) -> None:
-    """Print lines for Pulsar's broker.conf (TLS, tokens, rights). Append them: the last line of a name is used.
+    """Print lines for Pulsar's broker.conf (TLS, tokens, rights). Append them: the last value of a name applies.
 
     Example: waybill topology broker-conf eu --issuer https://keys.example --tls /etc/pulsar/tls
     --token-file /etc/pulsar/broker.token

@@ -54,7 +54,7 @@ def add_version_option(app: "typer.Typer", program: str) -> None:
     def root(
         *,
         version: Annotated[
-            bool, typer.Option("--version", is_eager=True, callback=show, help="Print the version, and end.")
+            bool, typer.Option("--version", is_eager=True, callback=show, help="Print the version and exit.")
         ] = False,
     ) -> None:
         pass

@@ -60,7 +60,7 @@ app = typer.Typer(
 def list_devices(
     *,
     config: Config = None,
-    tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Only devices of this tenant.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List all devices: state, version, region and last change.
@@ -201,7 +201,7 @@ def sign(
     devices: Annotated[list[str], typer.Argument(help="The devices, TENANT/DEVICE. Default: all.")] = [],  # noqa: B006  # typer reads it
     *,
     config: Config = None,
-    tenant: Annotated[str, typer.Option("--tenant", help="Of this tenant only.")] = "",
+    tenant: Annotated[str, typer.Option("--tenant", help="Only devices of this tenant.")] = "",
     key: Key = None,
     wait: Wait = 0,
     as_json: AsJson = False,

@@ -97,7 +97,7 @@ def init(
     days: Days = _ROOT_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Create the root authority. After it signed the regions, store its key offline.
+    """Create the root authority. Store its key offline after it has signed the regions.
 
     Example: waybill pki init --name "Acme root"
     """
@@ -134,7 +134,7 @@ def region(
 ) -> None:
     """Create or renew the authority of a region, signed by the root.
 
-    It can only certify servers whose names are in --servers: without that option, none.
+    It can certify only servers that --servers names; without that option, none.
 
     Example: waybill pki region eu --servers eu.example --root-key /media/safe/authority.key
     """
@@ -282,7 +282,7 @@ def sealing(
     out: Annotated[Path, typer.Option(help="The folder for TENANT.key and TENANT.pub.")] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Make a tenant's key pair for sealed batches: TENANT.key for the centre, TENANT.pub for its gateways.
+    """Create a tenant's key pair for sealed batches: TENANT.key for the centre, TENANT.pub for its gateways.
 
     Give the centre its key first: it quarantines batches that are sealed for a key it does not have.
 

@@ -45,7 +45,7 @@ app = typer.Typer(
 
 LakeOption = Annotated[
     str,
-    typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables in the environment say."),
+    typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX with the AWS variables of the environment."),
 ]
 ByOption = Annotated[str, typer.Option("--by", help="Your name, stored with the decision.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -97,7 +97,7 @@ def period_text(text: str) -> str:
 
 LakeOption = Annotated[
     str,
-    typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX reached as AWS's variables in the environment say."),
+    typer.Option("--lake", help="A folder, or s3://BUCKET/PREFIX with the AWS variables of the environment."),
 ]
 PeriodOption = Annotated[
     str,
@@ -232,7 +232,7 @@ def void(
 def list_closings(
     *, lake: LakeOption, period: PeriodOption, payer: PayersOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show each payer's newest closing for exactly these days, which is the valid one, and its snapshot.
+    """Show the valid (newest) closing of each payer for exactly these days, with its snapshot.
 
     Example: waybill bill closings --lake lake --period 2026-03
     """
@@ -282,7 +282,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --form json.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write it into this folder in these formats. Default: JSON."),
+        typer.Option("--out", help="Write the document to this folder in these formats. Default: JSON."),
     ] = None,
 ) -> None:
     """Show a document, rebuilt from the register and verified against its stored digest.
