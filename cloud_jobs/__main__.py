@@ -120,7 +120,7 @@ def check_config(config: Config) -> None:
     settings = load_checked_settings(config, with_life=True)
     # not on standard output: that is JSON
     clusters = ", ".join(cluster.name for cluster in settings.clusters)
-    typer.echo(f"{config}: right. Lake {settings.lake}, clusters {clusters}", err=True)
+    typer.echo(f"{config}: valid. Lake {settings.lake}, clusters {clusters}", err=True)
     if settings.spark.is_open():
         typer.echo(
             f"{config}: warning: {settings.spark.master} accepts code from anyone: set spark.authenticate on its"

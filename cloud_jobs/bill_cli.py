@@ -61,7 +61,7 @@ def explain(
     key = found.explanation.charge.key
     hours = [one for one in found.explanation.hours if one.hour == asked]
     if asked is not None and not hours:
-        raise typer.BadParameter(f"the line counts nothing of the hour {hour}; without --hour all its hours are listed")
+        raise typer.BadParameter(f"the line charges nothing in the hour {hour}; leave out --hour to list its hours")
     of_device = TenantDevice(key.tenant, key.device)
     what = {"document": number, "line": line, "hour": asked}
     log_access(opened.location, access_log, "waybill bill explain", of_device, **what)
@@ -100,7 +100,7 @@ def _hour(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(f"{text!r} is no hour: write it like 2026-03-05T06") from error
+        raise typer.BadParameter(f"{text!r} is not an hour; write it as 2026-03-05T06") from error
     return moment.replace(minute=0, second=0, microsecond=0)
 
 

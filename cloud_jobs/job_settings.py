@@ -253,7 +253,7 @@ class MaintenanceSettings(Settings):
     @model_validator(mode="after")
     def _removed_before_forgotten(self) -> Self:
         if self.removed_files_kept_hours > self.history_days * 24:
-            raise ValueError("removed_files_kept_hours cannot exceed history_days: the log says what was removed")
+            raise ValueError("removed_files_kept_hours cannot exceed history_days: the log records removed files")
         return self
 
 

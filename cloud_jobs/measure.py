@@ -243,7 +243,7 @@ def file_errors_as_messages() -> Iterator[None]:
     except OSError as error:
         typer.echo(f"{error.filename or 'a file'}: {error.strerror or error}", err=True)
     except MemoryError:
-        typer.echo("the memory does not suffice for these files; nothing is written", err=True)
+        typer.echo("not enough memory for these files; nothing was written", err=True)
     else:
         return
     raise typer.Exit(FAILED)
@@ -325,7 +325,7 @@ def _check_times(t_ms: NDArray[np.int64]) -> None:
         # 0 means unknown; times that count from 0 stay
         if suspect.any() and (has_milliseconds or (suspect | (t_ms == 0)).all()):
             row = int(np.flatnonzero(suspect)[0])
-            raise FixError(f"row {row + 1}: t_ms {t_ms[row]} looks like {unit}, and takes milliseconds")
+            raise FixError(f"row {row + 1}: t_ms {t_ms[row]} looks like {unit}, but must be in milliseconds")
 
 
 def read_fence_file(path: Path) -> FenceReport:
@@ -380,7 +380,7 @@ MAX_DISTANCE_M: Final = 100_000.0
 EncounterBuffer = Annotated[
     float,
     typer.Option(
-        min=0.0, max=1_000.0, callback=finite, help="Encounters end at the distance plus twice this (metres; standstill)"
+        min=0.0, max=1_000.0, callback=finite, help="Encounters end at --distance-m plus twice this (metres)"
     ),
 ]
 

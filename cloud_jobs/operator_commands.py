@@ -271,8 +271,8 @@ def erase(
         asked, lake = _request(settings, device, first, until), settings.tables
         counts = count_rows(lake, asked)
         for table, count in counts.items():
-            typer.echo(f"{table}: {count:,} rows{' stay, as bills rest on them' if table == 'usage' else ''}")
-        typer.echo(f"records of before {until:%Y-%m-%d} that {device} still stores will not be billed")
+            typer.echo(f"{table}: {count:,} rows{' stay, because bills depend on them' if table == 'usage' else ''}")
+        typer.echo(f"records from before {until:%Y-%m-%d} that {device} still stores will not be billed")
         if dry_run:
             return
         if not yes:
@@ -287,7 +287,7 @@ def erase(
             raise LakeError(f"{'; '.join(run.all_errors)}. Run this again, also if another run was at work")
         counts = count_rows(lake, asked)
         if left := sum(count for table, count in counts.items() if table != "usage"):
-            raise LakeError(f"{left:,} rows are left: another run wrote meanwhile; run this again")
+            raise LakeError(f"{left:,} rows are left, because another run wrote meanwhile; run this again")
         remaining = remaining_files(lake, asked)
     for one in (KEPT_FOR_BILLS, *NOT_COVERED):
         typer.echo(f"not covered: {one}")

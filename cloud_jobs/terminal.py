@@ -170,5 +170,5 @@ def device_of(text: str) -> TenantDevice:
 
     tenant, stroke, name = text.partition("/")
     if not (tenant and stroke and name):
-        raise typer.BadParameter(f"{text!r} is no device: write TENANT/DEVICE")
+        raise typer.BadParameter(f"{text!r} is not a device; write TENANT/DEVICE")
     return TenantDevice(tenant, name)

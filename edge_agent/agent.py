@@ -244,7 +244,7 @@ class Agent:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
         if stuck:
-            log.error("a thread does not end", threads=stuck)
+            log.error("a thread did not stop", threads=stuck)
             return False
         self.buffer.close()
         # After the buffer: without the lock another agent could open it.

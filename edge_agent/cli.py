@@ -65,7 +65,7 @@ def check_config(config: Config) -> None:
     for warning in settings.plain_text():
         typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
-    typer.echo(f"{config}: right. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")
+    typer.echo(f"{config}: valid. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")
 
 
 @app.command()
@@ -84,7 +84,7 @@ def broker_conf(
     with _errors_as_lines():
         settings = load(AgentSettings, config)
         if listen in {"0.0.0.0", "::", "*"}:  # noqa: S104 - it is what is refused
-            raise AgentError(f"{listen} is every network of the vehicle: set one address to listen at")
+            raise AgentError(f"{listen} means every network of the vehicle: set one address")
         for line in lines_for(settings.intake, listen):
             typer.echo(line)
 

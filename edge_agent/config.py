@@ -255,7 +255,7 @@ class AgentSettings(Settings):
     def _certificate_is_shown(self) -> Self:
         shown = any(one.tls and one.tls.certificate is None for one in self.uplinks)
         if self.enrolment is not None and not shown:
-            raise ValueError("enrolment: no uplink shows the certificate: one needs tls with ca, and no certificate")
+            raise ValueError("enrolment: no uplink uses the certificate: one needs tls with ca, and no certificate")
         return self
 
     @model_validator(mode="after")

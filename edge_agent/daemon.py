@@ -137,7 +137,7 @@ class Daemon:
         try:
             load(AgentSettings, self._config)
         except SettingsError as error:
-            log.error("settings are wrong, the present ones stay", error=str(error))
+            log.error("settings are wrong; the current ones stay", error=str(error))
             return
         try:
             # The new settings may remove the reason of a refusal.
@@ -207,7 +207,7 @@ class Daemon:
         effective = self._trial.effective()
         start_logging(effective.settings.log, self._limit)
         if effective.reason:
-            log.warning("pushed settings are passed over", reason=effective.reason)
+            log.warning("pushed settings are skipped", reason=effective.reason)
         log.info("settings", pushed=effective.pushed)
         return Agent(effective.settings, on_push=self._pushed)
 

@@ -55,7 +55,7 @@ class BrokerWatch:
         if was_connected and not resumed:
             self.sessions_lost += 1
             self._lost_at_s[FORGOT] = now_s
-            log.warning("the vehicle's broker forgot the session: what it kept for the agent is lost")
+            log.warning("the vehicle's broker lost the session and the messages queued in it")
 
     def on_dropped(self, payload: bytes, now_s: float, wall_ms: int) -> None:
         """Takes the broker's count from DROPPED_TOPIC. A lower count than before means that the broker restarted."""

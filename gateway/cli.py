@@ -159,7 +159,7 @@ def check_config(*, config: ConfigOption) -> None:
         if ended := ended_tokens(settings, time.time()):
             raise SettingsError(str(config), ended)
     say_warnings(config, partial(warnings, settings, config))
-    typer.echo(f"{config}: right. Gateway {settings.name}, region {settings.region}")
+    typer.echo(f"{config}: valid. Gateway {settings.name}, region {settings.region}")
 
 
 @app.command()

@@ -58,7 +58,7 @@ class ReferenceSource(Settings):
     @model_validator(mode="after")
     def _signed_or_not(self) -> Self:
         if self.unsigned == (self.operators is not None):
-            raise ValueError("name operators, the file of the keys that are trusted, or say unsigned = true")
+            raise ValueError("name operators, the file of the keys that are trusted, or set unsigned = true")
         return self
 
 
@@ -109,7 +109,7 @@ def open_registry(settings: RegistrySettings) -> Iterator[str]:
             f" tls_key, {OPEN_WORD}"
         )
     if settings.unsigned:
-        yield f"registry.unsigned: anyone who publishes there can admit devices: set registry.operators, {OPEN_WORD}"
+        yield f"registry.unsigned: anyone who publishes there can add devices: set registry.operators, {OPEN_WORD}"
 
 
 # The shared subscription of a region's gateways.

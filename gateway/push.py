@@ -83,7 +83,7 @@ def read_push(path: Path) -> PushedFile:
         # One more byte shows whether the file is too large.
         text = file.read(MAX_PUSHED_BYTES + 1)
     if len(text) > MAX_PUSHED_BYTES:
-        raise ValueError(f"more than {MAX_PUSHED_BYTES} bytes, which is all that a device takes")
+        raise ValueError(f"more than {MAX_PUSHED_BYTES} bytes, more than a device accepts")
     parse_toml(text.decode("utf-8"), MAX_PUSHED_BYTES)  # by the device's own measure
     # An empty retained message would delete the former one; a blank line means the same to a device.
     return PushedFile(device, text or b"\n")

@@ -83,7 +83,7 @@ def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
     title = f"{line.number}, line {line.line}: {', '.join(part for part in parts if part)}"
     table = FittedTable(
         *(Column("hour (UTC)"), Column.number(MEASURE_OF[meter].unit), Column.text("records")),
-        *(Column("digest"), Column.text("the records give it again")),
+        *(Column("digest"), Column.text("matches the records")),
         title=title,
     )
     for one in found.hours[:limit]:
@@ -101,7 +101,7 @@ def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
 
 def _arithmetic_table(line: ExplainedLine) -> FittedTable | None:
     """None if the arithmetic is unknown."""
-    table = FittedTable(Column.text("step"), Column.number("figure"), title="How the amount arises")
+    table = FittedTable(Column.text("step"), Column.number("figure"), title="How the amount is computed")
     found = line.explanation.arithmetic
     for step, figure in found:
         table.add(step, figure)
@@ -114,7 +114,9 @@ def _checks_table(line: ExplainedLine) -> FittedTable:
     unit = MEASURE_OF[meter].unit
     # a note posts a difference; the newer closing is explained
     title, owed = (
-        ("Held against the charge", "charged") if line.posted is None else ("Held against what is owed", "owed")
+        ("Comparison with the charge", "charged")
+        if line.posted is None
+        else ("Comparison with the amount owed", "owed")
     )
     table = FittedTable(Column.text("what"), Column(owed), Column("found"), Column("agrees"), title=title)
     amounts = (charge.amount_minor, found.amount_minor)

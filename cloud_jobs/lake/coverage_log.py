@@ -244,7 +244,7 @@ class CoverageLog:
         with self._files.open_input_file(_manifest_path(number)) as file:
             document = json.loads(file.read())
         if not isinstance(document, dict) or (document.get("format"), document.get("number")) != (FORMAT, number):
-            raise ValueError(f"{_manifest_path(number)} is no manifest of format {FORMAT} and of that number")
+            raise ValueError(f"{_manifest_path(number)} is not a manifest of format {FORMAT} and of that number")
         return Manifest(number, tuple(CoverageFile(*file) for file in document["files"]))
 
     def sizes(self, manifest: Manifest) -> tuple[int | None, ...]:

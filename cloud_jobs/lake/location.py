@@ -200,7 +200,7 @@ class Location:
         if self.access is None:
             Path(self.path).mkdir(parents=True, exist_ok=True)
         elif not self.exists():
-            raise LocationError(f"there is no bucket {self.path.partition('/')[0]!r} at {self._store}; make it first")
+            raise LocationError(f"there is no bucket {self.path.partition('/')[0]!r} at {self._store}; create it first")
 
     def files(self) -> FileSystem:
         """The files below this location; the object can be sent to executors."""
@@ -277,7 +277,7 @@ def lake_place(text: str) -> str:
         raise ValueError(f"{text!r} begins with {found[0]}: it is {_NO_PLACE}")
     folder = local_path(text)
     if found_characters := " and ".join(map(repr, sorted({*folder} & _NO_FOLDER))):
-        raise ValueError(f"{folder!r} has {found_characters}, which the libraries do not take as it stands")
+        raise ValueError(f"{folder!r} has {found_characters}, which the libraries cannot handle")
     return folder
 
 

@@ -284,7 +284,7 @@ def _snapshot(row: Row) -> Snapshot:
             taken_at=row["taken_at"].astimezone(UTC),
         )
         if made.id != row["id"]:
-            raise ValueError("its id is not that of what it stands for")
+            raise ValueError("its id does not match its content")
         return made
 
 

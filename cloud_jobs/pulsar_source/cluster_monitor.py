@@ -79,14 +79,14 @@ class LeftOutNote:
             replace_durably(self._path, content.encode())
         except OSError as error:
             # The log names them too, and what waits for them is seen at the broker: no reason to stop the others.
-            _log.warning("the topics left out cannot be noted", path=str(self._path), error=str(error))
+            _log.warning("the file of left-out topics cannot be written", path=str(self._path), error=str(error))
         self._noted = topics
 
     def _read(self) -> tuple[LeftOutTopic, ...]:
         try:
             return read_left_out(self._path)
         except ValueError as error:
-            _log.warning("the note of topics left out is written anew", error=str(error))
+            _log.warning("the file of left-out topics is written again", error=str(error))
             return ()
 
 

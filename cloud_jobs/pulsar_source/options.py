@@ -360,7 +360,7 @@ class PulsarOptions(PulsarAccess):
     @classmethod
     def _local(cls, value: Any) -> Any:
         if isinstance(value, str) and "://" in value:
-            raise ValueError(f"{value!r} is an address: it takes a path on a disk of the driver")
+            raise ValueError(f"{value!r} is an address: use a path on a disk of the driver")
         return value
 
     @field_validator("starting_position", "ending_position")
@@ -426,7 +426,7 @@ class PulsarOptions(PulsarAccess):
             if cluster.name == name:
                 return cluster
         known = ", ".join(cluster.name for cluster in self.all_clusters())
-        raise OptionError(f"the checkpoint speaks of cluster {name!r}; the options know only {known}")
+        raise OptionError(f"the checkpoint names cluster {name!r}; the options know only {known}")
 
     def pattern(self) -> tuple[TopicName, re.Pattern[str]]:
         """topicsPattern as (its namespace, with the pattern as the name; the compiled pattern)."""
@@ -452,11 +452,11 @@ class PulsarOptions(PulsarAccess):
         """Raises OptionError for options that a stream lacks or would not use."""
         self.subscription_name()
         if len(self.clusters) > 1 and self.failover_file is None:
-            raise OptionError("a stream with several clusters needs failoverFile, a path beside the checkpoint")
+            raise OptionError("a stream with several clusters needs failoverFile, a path next to the checkpoint")
         if self.ending_position != "latest":
             raise OptionError("option endingPosition: a stream has no end; use it with spark.read")
         if self.left_out_file and (self.failover_file is None or not self.topics):
-            raise OptionError("option leftOutFile: it is for topics by name, and needs failoverFile beside it")
+            raise OptionError("option leftOutFile: it is for topics by name, and needs failoverFile")
 
     def subscription_name(self) -> str:
         if not self.subscription:

@@ -189,7 +189,7 @@ class RangeVerifier:
         unknown = fates.with_fate(Fate.UNKNOWN)
         if not unknown and not beyond:
             return
-        why = f"the cluster did not say so, or said nothing at all for {self._options.read_timeout_seconds:g} s"
+        why = f"the cluster did not report it so, or said nothing at all for {self._options.read_timeout_seconds:g} s"
         if beyond:
             why = f"more than {self._bounds.entries} entries of one batch were not delivered"
         error = EntriesUnknown(

@@ -274,7 +274,7 @@ def _fault_of(
     *,
     is_loaded: bool,
 ) -> str | None:
-    """Why a document cannot be made again as it was issued; None if it can."""
+    """Why a document cannot be rendered as it was issued; None if it can."""
     closing, before = closings.get(entry.closing), closings.get(entry.before)
     if (entry.closing and closing is None) or (entry.before and before is None):
         return "its closing is not there"

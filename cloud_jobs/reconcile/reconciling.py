@@ -161,7 +161,7 @@ _IN_NO_SUM: Final[tuple[tuple[str, Callable[[Observed], int], Callable[[Observed
         lambda one: sum(one.no_faults.values()),
         lambda one: listed(one.no_faults.items()),
     ),
-    ("unknown ways, beeline in mm", attrgetter("unknown_mm"), attrgetter("unknown")),
+    ("unknown distance, straight line in mm", attrgetter("unknown_mm"), attrgetter("unknown")),
     ("messages that vehicles' brokers dropped", attrgetter("dropped"), lambda _: "before the agent"),
 )
 
@@ -194,7 +194,7 @@ def compare_usage(
         note = f"of {snapshot.ingest_number:,}; run `cloud-jobs usage`"
         yield Comparison(Station.USAGE, "commits of the ingest that usage covers", "", None, snapshot.covers, note)
     if used.late_positions:
-        note = "their way is not metered; their bytes are"
+        note = "their distance is not metered; their bytes are"
         yield Comparison(Station.USAGE, "positions that came after an erasure", place, None, used.late_positions, note)
     yield from _in_no_sum(used, place)
     note = "; ".join(used.damaged[:3])
@@ -464,7 +464,7 @@ def _unbilled(
     for key, quantity in (*used.owed.items(), *used.unsold.items(), *used.nobody.items()):
         owed[next(one for one in key if isinstance(one, Meter))] += quantity
     for meter, quantity in sorted(used.meters.items()):
-        name = f"assigned or nobody's: {quantity_name(meter)}"
+        name = f"with or without account: {quantity_name(meter)}"
         yield Comparison(Station.RATED, name, "all accounts", quantity, owed[meter])
     unsold = (
         Comparison(Station.RATED, f"not sold: {quantity_name(meter)}", f"{payer}, {account}", None, quantity)
@@ -479,7 +479,7 @@ def _unbilled(
         [
             Comparison(
                 Station.RATED,
-                f"nobody's: {quantity_name(meter)}",
+                f"without account: {quantity_name(meter)}",
                 f"{device.tenant}/{device.device}",
                 None,
                 quantity,

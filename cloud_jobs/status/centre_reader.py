@@ -423,7 +423,7 @@ def _oldest_in(partition: str, lags: Sequence[TopicLag]) -> datetime | None:
 
 
 def _errors(lags: Sequence[TopicLag]) -> str:
-    return "; ".join(f"{lag.cluster}: {lag.error or 'the cluster did not say'}" for lag in lags)
+    return "; ".join(f"{lag.cluster}: {lag.error or 'the cluster did not report it'}" for lag in lags)
 
 
 class CentreReader:

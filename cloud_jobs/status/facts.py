@@ -191,7 +191,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
 
 def _of_clock(status: CentreStatus) -> Iterator[str]:
     if status.clock_ahead_s is None:
-        yield "whether this machine's clock is right is unknown: the lake's store was not asked"
+        yield "this machine's clock was not compared with the clock of the lake's store"
     elif abs(status.clock_ahead_s) > MAX_SKEW_S:
         where = "ahead of" if status.clock_ahead_s > 0 else "behind"
         yield f"this machine's clock is {abs(status.clock_ahead_s):.0f} s {where} the clock of the lake's store"
@@ -199,7 +199,7 @@ def _of_clock(status: CentreStatus) -> Iterator[str]:
 
 def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[str]:
     if lag.backlog is None:
-        yield f"the backlog of the ingest in {lag.topic} is unknown: {lag.error or 'the cluster did not say'}"
+        yield f"the backlog of the ingest in {lag.topic} is unknown: {lag.error or 'the cluster did not report it'}"
     elif lag.backlog:
         late = _late(status, lag.oldest, max_lag_s)
         if late:
@@ -220,14 +220,14 @@ def _of_table(status: CentreStatus, table: TableStatus) -> Iterator[str]:
         yield f"{table.missing_files} of the files of {table.table} are missing, or have another size than its log says"
     age_s = status.age_s(table.committed_at)
     if age_s is not None and age_s < -MAX_SKEW_S:
-        yield f"the newest commit of {table.table} is {-age_s:.0f} s in the future: a clock was wrong, or is"
+        yield f"the newest commit of {table.table} is {-age_s:.0f} s in the future: a clock is or was wrong"
 
 
 def _of_rows(status: CentreStatus) -> Iterator[str]:
     """A received record is one row, unless its position was erased."""
     rows = next((table.rows for table in status.tables if table.table == "records"), None)
     if rows is None or status.coverage is None or status.erasures is None:
-        yield "whether each record is in the table once is unknown"
+        yield "it is unknown whether the table holds each record once"
     elif rows > status.coverage.received:
         yield f"{rows - status.coverage.received:,} duplicate rows in records"
     elif rows < status.coverage.received and not status.erasures:
@@ -254,7 +254,7 @@ def _of_unreadable(status: CentreStatus) -> Iterator[str]:
 
 def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -> Iterator[str]:
     if one.error or one.commits_behind is None:
-        yield f"it is unknown how far {one.table} is: {one.error or 'the cluster did not say'}"
+        yield f"it is unknown how far {one.table} is: {one.error or 'the cluster did not report it'}"
     # a table that nobody computes is not late
     elif one.commits_behind and (one.computed or one.table == _ALWAYS):
         late = _late(status, one.waiting_since, max_behind_s)

@@ -85,7 +85,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
     by = settings.model_dump() | {"engine_version": ENGINE_VERSION}
     tracks = note_tracks(lake, by)
     if increment.since and stated(increment.opened, TRACKS) != tracks:
-        _log.info("the track settings or the engine are others: all is computed again", job=TABLE, **by)
+        _log.info("the track settings or the engine changed: all usage is computed again", job=TABLE, **by)
         changes = [EVERYTHING]
     if not increment and not changes:
         return UsageRun(increment.until, 0, 0, 0, 0, 0, published.refused)

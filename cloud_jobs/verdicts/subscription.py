@@ -500,7 +500,7 @@ def collect(
         found = collect_alerts(lake, received.messages, datetime.now(UTC), max_age)
         alerts.acknowledge()
         if found.refused:
-            _LOG.warning("messages that are no alerts", refused=dict(found.refused), last=found.last_refused)
+            _LOG.warning("messages that are not alerts", refused=dict(found.refused), last=found.last_refused)
         refused = sum(found.refused.values())
         counts.update({"alerts": found.added, "repeated": found.repeated, "refused": refused})
         # bounded, as messages may arrive all the time

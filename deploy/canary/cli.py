@@ -64,7 +64,7 @@ def check_config(*, config: ConfigOption) -> None:
     for problem in warnings(settings, time.time()):
         typer.echo(f"{config}: warning: {problem}", err=True)
     watched = ", ".join(hop.value for hop in settings.watched)
-    typer.echo(f"{config}: right. Canary {settings.tenant}/{settings.device} of region {settings.region}: {watched}")
+    typer.echo(f"{config}: valid. Canary {settings.tenant}/{settings.device} of region {settings.region}: {watched}")
 
 
 @app.command()

@@ -104,10 +104,10 @@ class CanaryScript:
 
     def __post_init__(self) -> None:
         if QUARTER_MS % (self.settings.period_s * 1000):
-            raise ValueError("period_s: a whole number of periods has to make a quarter of an hour (900 s)")
+            raise ValueError("period_s: it must divide a quarter of an hour (900 s)")
         # the rest is for the results of the last fix
         if self.driven_ms > self.settings.period_s * 1000 - 1000:
-            raise ValueError("period_s: the drive takes longer; drive faster, or less often")
+            raise ValueError("period_s: the drive takes longer than a period; raise speed_mps or period_s")
 
     @property
     def driven_ms(self) -> int:

@@ -96,7 +96,7 @@ def write_reference(folder: Path, fence: str, contracts: str, *, replace: bool) 
     # before the first one is written, so that old and new are not mixed
     if not replace and (there := [file for file in files if file.exists()]):
         names = ", ".join(map(str, there))
-        raise CanaryError(f"{names}: is there already; choose another folder with --out, or replace it with --replace")
+        raise CanaryError(f"{names} already exists; choose another folder with --out, or add --replace")
     folder.mkdir(parents=True, exist_ok=True)
     for file, text in zip(files, (fence, contracts), strict=True):
         file.write_text(text, encoding="utf-8")

@@ -96,7 +96,7 @@ def plan_demo(settings: DemoSettings) -> DemoPlan:
     )
     scenario = with_two_tenants(scenario)
     if scenario.period.end > datetime.now(UTC):
-        raise DemoError(f"{scenario.period.start:%Y-%m} is not over: no bill of it can be final")
+        raise DemoError(f"{scenario.period.start:%Y-%m} has not ended, so no bill for it can be final")
     silent = _silent(scenario, settings)
     others = [one.device for one in scenario.vehicles if one.device != silent.device]
     elsewhere = [name for name in others if not name.startswith(f"{settings.cut_region}-")]

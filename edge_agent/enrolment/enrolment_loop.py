@@ -55,7 +55,7 @@ def enrol_once(settings: AgentSettings) -> str:
     if (held := folder.newest()) is not None and time.time() < held.not_after_s:
         return f"{settings.device.tenant}/{settings.device.id} has a certificate: {_described(held)}"
     if is_running(settings):
-        raise EnrolmentFailed("the agent runs, and enrols by itself: `edge-agent status` says how far it is")
+        raise EnrolmentFailed("a running agent enrols by itself: `edge-agent status` shows its progress")
     os.umask(0o077)
     parts = EnrolmentParts(
         folder=folder, ask_region=lambda _request: None, on_certificate=lambda: None, random=random.Random()
@@ -121,7 +121,7 @@ class CertificateRequests:
         except (IdentityError, ValueError) as error:
             raise EnrolmentFailed(f"the answer holds no certificate: {error}") from error
         if name != self._name:
-            raise EnrolmentFailed(f"the certificate is for {name!r:.80}, and this is {self._name}")
+            raise EnrolmentFailed(f"the certificate is for {name!r:.80}, not for {self._name}")
         if key is None or certificate.public_key() != key.public:
             raise EnrolmentFailed("the certificate is for another key than the requested one")
         try:
@@ -160,7 +160,7 @@ def claim_user(settings: EnrolmentSettings) -> str:
         assert settings.certificate is not None  # the settings' own check: there is a token or a certificate
         return common_name(read_certificates(settings.certificate.read_bytes())[0].subject)
     except (OSError, ValueError, IdentityError) as error:
-        raise EnrolmentFailed(f"no claim to show: {settings.token_file or settings.certificate}: {error}") from error
+        raise EnrolmentFailed(f"no claim to present: {settings.token_file or settings.certificate}: {error}") from error
 
 
 def exchange(

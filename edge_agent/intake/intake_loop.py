@@ -128,7 +128,7 @@ class IntakeLoop:
         mids = self.intake.commit(time.monotonic())
         if mids is None:
             if self.intake.is_full:
-                raise LinkError("the buffer cannot commit; the broker keeps what comes")
+                raise LinkError("the buffer cannot commit; the broker keeps new messages")
             self._stopping.wait(self._retry.take_delay_s())
             return
         self._retry.reset()

@@ -108,7 +108,7 @@ def _check_kind(kind: str) -> None:
     # A file of keys takes any, for a later version has more: a key that is made here is for today.
     if kind not in {ANY, *KINDS}:
         what = f"{did_you_mean(kind, KINDS)}there are {', '.join(KINDS)}, {ANY}"
-        raise NameRefused(f"--kind {one_line(kind)!r:.80} is nothing that is signed: {what}")
+        raise NameRefused(f"--kind {one_line(kind)!r:.80} is not a kind of signed data: {what}")
 
 
 @app.command()
@@ -184,7 +184,7 @@ def _signed(file: Path, private: OperatorKey) -> tuple[int, bytes]:
     version = max(time.time_ns() // 1_000_000, former + 1)
     signed = sign_push(private, _device_of(file), version, text)
     if len(signed) > MAX_PUSHED_BYTES:
-        raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes with its signature, which is all a device takes")
+        raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes with its signature, more than a device accepts")
     return version, signed
 
 
@@ -202,7 +202,7 @@ def _read(file: Path) -> bytes:
         # one byte above the limit shows that the file is too large
         text = opened.read(MAX_PUSHED_BYTES + 1)
     if len(text) > MAX_PUSHED_BYTES:
-        raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes, which is all a device takes")
+        raise ValueError(f"{file}: more than {MAX_PUSHED_BYTES} bytes, more than a device accepts")
     return text
 
 

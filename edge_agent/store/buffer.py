@@ -106,7 +106,7 @@ class BufferFile:
         """Deletes archived damaged files, whose readable content was copied; returns whether there were any."""
         with suppress(OSError):
             if number := delete_damaged(self.path, keep=0):
-                log.warning("files that were rebuilt are deleted for their space", files=number)
+                log.warning("rebuilt files are deleted to free space", files=number)
                 return True
         return False
 
@@ -142,7 +142,7 @@ class BufferFile:
 
     def _keep_foreign(self, error: StoreForeign) -> None:
         kept = archive_database(self.path, FOREIGN)
-        log.error("the buffer is another device's: nothing of it is sent", error=str(error), kept=kept.name)
+        log.error("the buffer belongs to another device and is not sent", error=str(error), kept=kept.name)
         self._counters.add("foreign_archived", 1, lazily=True)
 
 

@@ -122,7 +122,7 @@ class MqttSession:
         if self._connack.is_failure:
             raise self._refused(self._connack)
         if not self._takes_qos_1:
-            raise LinkRefused(f"{self._address} takes no QoS 1")
+            raise LinkRefused(f"{self._address} does not accept QoS 1")
         self._is_open = True
 
     def _connect(self) -> None:

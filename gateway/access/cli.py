@@ -157,7 +157,7 @@ def check_config(*, config: ConfigOption) -> None:
         if ended := ended_tokens(settings, time.time()):
             raise SettingsError(str(config), ended)
     say_warnings(config, partial(warnings, settings))
-    typer.echo(f"{config}: right. Access daemon of the region {settings.region}")
+    typer.echo(f"{config}: valid. Access daemon of the region {settings.region}")
 
 
 @app.command()

@@ -112,7 +112,7 @@ class IssuedReader:
                 with contextlib.suppress(FileNotFoundError):
                     self._authority.put_away(file)
             except OSError as error:
-                _LOG.error("an ended certificate cannot be moved away", file=file, problem=str(error))
+                _LOG.error("an expired certificate cannot be moved", file=file, problem=str(error))
                 return
             del self._ends_s[file]
 

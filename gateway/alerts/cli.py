@@ -46,7 +46,7 @@ def check_config(*, config: ConfigOption) -> None:
     with errors_as_messages("fleet-gateway alerts"):
         settings = checked_settings(AlertSettings, config, problems)
     say_warnings(config, partial(warnings, settings, config))
-    typer.echo(f"{config}: right. Alert process {settings.name}, region {settings.region}")
+    typer.echo(f"{config}: valid. Alert process {settings.name}, region {settings.region}")
 
 
 @app.command()

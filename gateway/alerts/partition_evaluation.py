@@ -188,7 +188,7 @@ class PartitionEvaluation:
             if report:
                 self._metrics.passed_over.labels("internal-error").inc()
             name = f"{batch[0]}/{batch[1].header.device}"
-            _LOG.error("a batch is passed over", partition=self.name, device=name, problem=last_line(error))
+            _LOG.error("a batch is skipped", partition=self.name, device=name, problem=last_line(error))
             return ()
 
     def _read(self, messages: Iterable[Any], *, report: bool) -> Iterator[tuple[Any, ReadBatch | None]]:
@@ -203,7 +203,7 @@ class PartitionEvaluation:
             except UnusableBatch as passed:
                 if report:
                     self._metrics.passed_over.labels(passed.reason).inc()
-                    _LOG.warning("a message is passed over", partition=self.name, problem=str(passed))
+                    _LOG.warning("a message is skipped", partition=self.name, problem=str(passed))
                 yield message, None
 
 

@@ -59,7 +59,7 @@ def check_config(*, config: ConfigOption) -> None:
     with errors_as_messages("waybill alerts"):
         settings = checked_settings(NotifierSettings, config, problems)
     say_warnings(config, partial(warnings, settings, config))
-    typer.echo(f"{config}: right. Webhooks: {', '.join(sorted(settings.webhooks)) or 'none'}")
+    typer.echo(f"{config}: valid. Webhooks: {', '.join(sorted(settings.webhooks)) or 'none'}")
 
 
 @app.command()
@@ -212,7 +212,7 @@ def retry(
                 remove()
             results.append(is_taken)
             facts = {"key": message.key, "webhook": message.webhook, "taken": is_taken, "detail": detail}
-            said = "taken" if is_taken else "not taken"
+            said = "accepted" if is_taken else "not accepted"
             _say(f"{message.webhook} {message.key}: {said}: {detail}", facts if as_json else None)
     if not all(results):
         raise typer.Exit(1)
@@ -230,7 +230,7 @@ def discard(
     Example: waybill alerts undelivered discard --config notifier.toml --webhook acme-former
     """
     if webhook is None and key is None:
-        raise typer.BadParameter("say which: --webhook or --key")
+        raise typer.BadParameter("add --webhook or --key")
     with _chosen(config, webhook, key, "" if as_json else "nothing to discard") as entries:
         for message, remove in entries:
             remove()

@@ -207,7 +207,7 @@ class Notifier:
             notification = read(message.data)
         except MalformedAlert as error:
             self._metrics.passed_over.labels("malformed").inc()
-            _LOG.warning("a message is no alert and no verdict", place=message.place, problem=str(error))
+            _LOG.warning("a message is neither an alert nor a verdict", place=message.place, problem=str(error))
             return None
         if notification.tenant != message.topic.tenant:
             self._metrics.passed_over.labels("tenant").inc()

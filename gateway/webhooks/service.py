@@ -59,7 +59,7 @@ def _file_problems(settings: NotifierSettings) -> Iterator[str]:
     yield from file_problems(settings.pulsar, "rules", settings.rules)
     # the file is created at the first start
     if not settings.state_file.parent.is_dir():
-        yield f"state_file: {settings.state_file.parent} is no folder"
+        yield f"state_file: {settings.state_file.parent} is not a folder"
     for name, webhook in settings.webhooks.items():
         try:
             read_secrets(webhook.secret_file)

@@ -56,7 +56,7 @@ def agreed_moment(moment: datetime) -> datetime:
     if not FIRST_YEAR < moment.year <= LAST_YEAR or not FIRST_YEAR < moment.astimezone(UTC).year <= LAST_YEAR:
         raise ValueError(f"{moment.isoformat()} is not within the years {FIRST_YEAR + 1} to {LAST_YEAR}")
     if (moment - _EPOCH) % QUARTER:
-        raise ValueError(f"{moment.isoformat()} is not on a quarter of an hour, by which usage is kept")
+        raise ValueError(f"{moment.isoformat()} is not on a quarter of an hour, the unit of usage")
     return moment.astimezone(UTC)
 
 

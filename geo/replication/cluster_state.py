@@ -335,7 +335,7 @@ def unprotected(topology: Topology, clients: Mapping[str, AdminClient]) -> Itera
             yield f"{cluster}: its brokers do not enforce rights (authorizationEnabled is not true)"
             continue
         if more := sorted(said.superusers - meant):
-            yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), and the topology does not say so"
+            yield f"{cluster}: {', '.join(more)} may do everything (superUserRoles), but not by the topology"
         if said.topic_policies:
             yield (
                 f"{cluster}: its brokers apply topic policies (topicLevelPoliciesEnabled): a message in "

@@ -65,7 +65,8 @@ class ApplyStopped(ReplicationError):
 
     def __init__(self, action: str, done: Sequence[str], cause: ReplicationError) -> None:
         before = "\n  ".join([f"{len(done)} made before:", *done]) if done else "nothing was changed before"
-        super().__init__(f"{cause}\nstopped at, and perhaps made in part: {action}\n{before}\napply again to finish it")
+        stopped = f"stopped at, and perhaps applied in part: {action}"
+        super().__init__(f"{cause}\n{stopped}\n{before}\napply again to finish it")
 
 
 class NotConverged(ReplicationError):

@@ -35,7 +35,7 @@ class Role(Settings):
     @model_validator(mode="after")
     def _means_something(self) -> "Role":
         if self.superuser and self.grants:
-            raise ValueError("superuser: may do everything already; say either this or grants")
+            raise ValueError("superuser: has all rights already; set either superuser or grants")
         if empty := sorted(name for name, actions in self.grants.items() if not actions):
             raise ValueError(f"grants.{empty[0]}: names no action; leave it out, and nothing is allowed")
         return self
@@ -54,7 +54,7 @@ def expanded_roles(
         for own, region in product(operators if TENANT in pattern else [""], known if REGION in pattern else [None]):
             name = pattern.replace(REGION, region or "").replace(TENANT, own)
             if name in found:
-                raise ValueError(f"roles: {name} is made by more than one entry")
+                raise ValueError(f"roles: {name} is defined by more than one entry")
             filled = [
                 (resource.replace(TENANT, tenant).replace(REGION, one), actions)
                 for resource, actions in role.grants.items()
@@ -286,7 +286,7 @@ class Topology(Settings):
                     raise ValueError(f"{where}: {error}") from error
         names = [name for spec in self.namespaces for name in self._names(spec)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"namespaces: {', '.join(twice)} is made by more than one entry")
+            raise ValueError(f"namespaces: {', '.join(twice)} is defined by more than one entry")
         return self
 
     @model_validator(mode="after")

@@ -56,7 +56,7 @@ def test_files_that_the_settings_name_are_looked_at_and_named(tmp_path: Path) ->
     assert [line.split(": ")[:2] for line in said] == [[str(file), "access.token_file"], [str(file), "access.tls_ca"]]
     assert all(str(tmp_path) in line.split(": ", 2)[2] for line in said)
     token.write_text("abc")
-    assert checked(f'[access]\ntoken_file = "{token}"\n') == (0, [f"{file}: right. Lake {tmp_path}/lake, clusters hq"])
+    assert checked(f'[access]\ntoken_file = "{token}"\n') == (0, [f"{file}: valid. Lake {tmp_path}/lake, clusters hq"])
     code, said = checked(f'[ingest.options]\ntlsCa = "{token}"\n')
     assert (code, said[0].startswith(f"{file}: ingest.options: certificates cannot be loaded: ")) == (78, True)
     code, said = checked('[ingest.options]\ntlsC = "x"\n')

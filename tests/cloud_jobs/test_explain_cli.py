@@ -12,11 +12,11 @@ from cloud_jobs.bill_cli import explain
 @pytest.mark.parametrize(
     ("option", "text", "message"),
     [
-        ("--hour", "soon", "is no hour: write it like 2026-03-05T06"),
+        ("--hour", "soon", "is not an hour; write it as 2026-03-05T06"),
         # its offset leads out of the calendar
-        ("--hour", "0001-01-01T00:00+14:00", "is no hour: write it like 2026-03-05T06"),
-        ("--hour", "9999-12-31T23:00-14:00", "is no hour: write it like 2026-03-05T06"),
-        ("--device", "van-1", "is no device: write TENANT/DEVICE"),
+        ("--hour", "0001-01-01T00:00+14:00", "is not an hour; write it as 2026-03-05T06"),
+        ("--hour", "9999-12-31T23:00-14:00", "is not an hour; write it as 2026-03-05T06"),
+        ("--device", "van-1", "is not a device; write TENANT/DEVICE"),
     ],
 )
 def test_what_is_typed_wrong_is_named(tmp_path: Path, option: str, text: str, message: str) -> None:

@@ -147,7 +147,7 @@ def test_an_accuracy_or_a_speed_with_the_sign_of_an_invalid_one_is_not_reported(
 def test_times_in_another_unit_are_refused(factor: int, unit: str, others: list[int]) -> None:
     times = [*others, 1_767_600_000 * factor, 1_767_600_060 * factor]
     rows = "".join(f"a,{t_ms},50,10,,\n" for t_ms in times)
-    with pytest.raises(FixError, match=f"looks like {unit}, and takes milliseconds"):
+    with pytest.raises(FixError, match=f"looks like {unit}, but must be in milliseconds"):
         fixes_in(HEADER + rows.encode())
 
 

@@ -237,7 +237,7 @@ def test_an_empty_registry_is_said_to_be_empty(world: World, command: Command) -
         (("expect", "zetta/b", "--region", "eu", "--by-hand"), 3, "there is no tenant 'zetta': did you mean zeta?"),
         (("revoke", "acma/a"), 3, "there is no tenant 'acma': did you mean acme?"),
         (("expect", "acme/n", "--region", "eu", "--token-file", "/nodir/b"), 2, "there is no such file or folder"),
-        (("expect", "acme/n", "--region", "eu", "--factory", "token-0123456789abcdef"), 2, "cannot have this name"),
+        (("expect", "acme/n", "--region", "eu", "--factory", "token-0123456789abcdef"), 2, "cannot use it"),
         (("expect", "acme/n", "--region", "eu", "--factory", "S", "--by-hand"), 2, "say one of"),
         (("expect", "acme/n", "--region", "eu", "--token-file", "t", "--days", "400"), 2, "--days"),
     ],

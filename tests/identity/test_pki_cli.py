@@ -178,7 +178,7 @@ def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) 
         (["issue", "access@eu", "--region", "EU"], "did you mean eu?"),
         (["issue", "acme/bus-1", "--region", "Eu"], "did you mean eu?"),
         (["issue", "claim@VIN-1", "--region", "euu"], "did you mean eu?"),
-        (["issue", "claim@token-0123456789abcdef", "--region", "eu"], "is what a token is called"),
+        (["issue", "claim@token-0123456789abcdef", "--region", "eu"], "has the form of a token's name"),
         (["issue", "bus-1", "--region", "eu"], "is not a name: a device is TENANT/DEVICE"),
         (["issue", "acme/a b", "--region", "eu"], "is not a name"),
         (["issue", "broker", "--region", "eu", "--at", "localhost"], "only broker@NAME and pulsar@NAME"),

@@ -164,5 +164,5 @@ def test_what_does_not_sort_as_ids_do_is_none(text: str | None) -> None:
 def test_after_the_last_id_there_is_none() -> None:
     with pytest.raises(ValueError, match="no publication id comes after"):
         next_publication_id("ffffffff-ffff-7fff-bfff-ffffffffffff", 0, 0)
-    with pytest.raises(ValueError, match="is no publication id"):
+    with pytest.raises(ValueError, match="is not a publication id"):
         next_publication_id("yesterday", 0, 0)

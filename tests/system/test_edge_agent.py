@@ -217,7 +217,7 @@ def test_settings_are_reloaded_on_sighup_and_wrong_ones_change_nothing(roaming, 
     text = roaming.config.read_text()
     roaming.config.write_text(text + "nonsense = 1\n")
     roaming.signal(signal.SIGHUP)
-    assert wait_until(lambda: "the present ones stay" in roaming.log.read_text())
+    assert wait_until(lambda: "the current ones stay" in roaming.log.read_text())
     roaming.config.write_text(text.replace("ack_timeout_s = 3.0", "ack_timeout_s = 4.0"))
     roaming.signal(signal.SIGHUP)
     assert wait_until(lambda: "settings loaded" in roaming.log.read_text())

@@ -90,7 +90,7 @@ def test_alerts_and_verdicts_of_the_account_s_devices_arrive_signed_and_soon(
     code, said = process.command("status")
     assert (code, "webhook ops" in said) == (0, True)
     code, said = process.command("check-config")
-    assert (code, "right. Webhooks: ops" in said) == (0, True)
+    assert (code, "valid. Webhooks: ops" in said) == (0, True)
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.nightly)])

@@ -295,7 +295,7 @@ def make_regional(
     others. Raises NotAnAuthority where `root` is not a root, AuthorityExpired, NameRefused.
     """
     if not root.is_root:
-        raise NotAnAuthority(f"{root.name!r} is no root: only a root signs a region's authority")
+        raise NotAnAuthority(f"{root.name!r} is not a root: only a root signs a region's authority")
     # Issued certificates stay valid over a renewal: issuer name and key are the same.
     end = _end(root, now, lifetime)
     builder = _begin(root.certificate.subject, _name(regional_name(region)), key, now=now, serial=serial, end=end)
@@ -349,7 +349,7 @@ def issue_server(
 ) -> Issued:
     """The certificate of a server with these DNS names and IP addresses. Raises NameRefused."""
     if not names:
-        raise NameRefused(f"a server's certificate names where it is reached: give {cn} at least one name")
+        raise NameRefused(f"a server's certificate needs an address: give {cn} at least one")
     check_permitted(authority.certificate, names)
     return _issue(authority, _name(cn), key, now=now, serial=serial, lifetime=lifetime, servers=names)
 

@@ -76,14 +76,14 @@ def check_factory_serial(serial: str) -> None:
     """Raises NameRefused for an invalid name of a factory certificate, such as that of a token."""
     principal(PrincipalKind.CLAIM, serial)
     if is_token_id(serial):
-        raise NameRefused(f"{serial!r} is what a token is called: a factory certificate cannot have this name")
+        raise NameRefused(f"{serial!r} has the form of a token's name: a factory certificate cannot use it")
 
 
 def token_user(text: str) -> str:
     """The MQTT user name of a token. Raises NameRefused for a text that is not a token."""
     if _TOKEN.fullmatch(text) is None:
         what = "one is a single line that begins with token-, as in the file that waybill device expect wrote"
-        raise NameRefused(f"this is no enrolment token: {what}")
+        raise NameRefused(f"this is not an enrolment token: {what}")
     return principal(PrincipalKind.CLAIM, token_id(_hash_of(text)))
 
 

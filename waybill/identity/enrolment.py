@@ -93,7 +93,7 @@ def decode_enrolment_request(data: bytes) -> EnrolmentRequest:
     """Raises EnrolmentUnreadable."""
     members = _decode(data)
     if members.keys() != {"version", "nonce", "request"}:
-        raise EnrolmentUnreadable("it has not just the members version, nonce and request", members["nonce"])
+        raise EnrolmentUnreadable("its members are not exactly version, nonce and request", members["nonce"])
     return EnrolmentRequest(members["nonce"], _ascii(members, "request"))
 
 
@@ -116,11 +116,11 @@ def decode_enrolment_answer(data: bytes) -> EnrolmentAnswer:
         raise EnrolmentUnreadable("it is neither a certificate nor a refusal", nonce)
     detail = members["detail"]
     if not isinstance(detail, str) or len(detail) > MAX_DETAIL_CHARACTERS:
-        raise EnrolmentUnreadable("its detail is no text of a bounded length", nonce)
+        raise EnrolmentUnreadable("its detail is not a short text", nonce)
     try:
         return EnrolmentRefused(nonce, RefusedBecause(members["refusal"]), detail)
     except ValueError as error:
-        raise EnrolmentUnreadable(f"its refusal is no known word: {members['refusal']!r:.80}", nonce) from error
+        raise EnrolmentUnreadable(f"its refusal is unknown: {members['refusal']!r:.80}", nonce) from error
 
 
 def _encode(members: dict[str, Any]) -> bytes:
@@ -142,7 +142,7 @@ def _decode(data: bytes, *, may_lack_nonce: bool = False) -> dict[str, Any]:
     version = members.get("version")
     # Not by `isinstance`: `true` would be version 1.
     if type(version) is not int or version != VERSION:
-        raise EnrolmentUnreadable(f"its version is {version!r:.40}, and {VERSION} is read here", nonce)
+        raise EnrolmentUnreadable(f"its version is {version!r:.40}, but this program reads {VERSION}", nonce)
     return members
 
 

@@ -78,7 +78,7 @@ class EnrolmentUnreadable(IdentityError):
     """`nonce`: that of the message if it can be read, else ""."""
 
     def __init__(self, why: str, nonce: str = "") -> None:
-        super().__init__(f"this is no message of enrolment: {why}")
+        super().__init__(f"this is not an enrolment message: {why}")
         self.nonce = nonce
 
 

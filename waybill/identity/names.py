@@ -132,7 +132,7 @@ def principal(kind: PrincipalKind | str, name: str) -> str:
         near = nearest(kind, _KINDS)
         meant = f"did you mean {near}@{name:.80}? There are" if near else "there are"
         known = ", ".join(f"{one}@NAME" for one in PrincipalKind)
-        raise NameRefused(f"{kind!r:.80} is nobody's kind: {meant} {known}")
+        raise NameRefused(f"{kind!r:.80} is not a kind: {meant} {known}")
     if name.startswith(f"{kind}@"):
         raise NameRefused(f"{name!r:.80}: write the name alone, without {kind}@")
     text = f"{kind}@{name}"

@@ -32,7 +32,7 @@ def next_publication_id(previous: str | None, now_ms: int, random_bits: int) -> 
     order = now_ms << _COUNTER_BITS
     if previous is not None:
         if not is_publication_id(previous):
-            raise ValueError(f"{previous!r} is no publication id")
+            raise ValueError(f"{previous!r} is not a publication id")
         order = max(order, _order_of(UUID(previous)) + 1)
     if not 0 <= order < 1 << _ORDER_BITS:
         raise ValueError(f"no publication id comes after {previous} at {now_ms} ms")

@@ -98,7 +98,7 @@ class FollowedOperators:
             self.keys = parse(OperatorKeys, text, str(self._path))
         except SettingsError as error:
             if not self.problem:
-                _LOG.error("the former keys hold", problem="; ".join(error.lines))
+                _LOG.error("the former trusted keys stay in use", problem="; ".join(error.lines))
             self.problem = f"{'; '.join(error.lines)}; the keys that it had before hold"
             return False
         self._text, self.problem = text, ""

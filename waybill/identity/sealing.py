@@ -80,13 +80,13 @@ class Unsealer:
     def unseal(self, sealed: bytes, tenant: str, region: str) -> bytes:
         """The batch. Raises Unsealable if it is cut short, altered, of another tenant, or its key is missing."""
         if len(sealed) < OVERHEAD_BYTES or not is_sealed(sealed):
-            raise Unsealable(f"it is no sealed batch, or was cut short: {len(sealed)} bytes")
+            raise Unsealable(f"it is not a sealed batch, or is truncated: {len(sealed)} bytes")
         number = sealed[_HEAD_BYTES - _NUMBER_BYTES : _HEAD_BYTES]
         cipher = self._cipher(sealed[len(_MAGIC) : _HEAD_BYTES - _NUMBER_BYTES])
         try:
             return cipher.decrypt(number, sealed[_HEAD_BYTES:], _bound(tenant, region))
         except InvalidTag as error:
-            raise Unsealable(f"it was altered, or is not one of tenant {tenant!r} in region {region!r}") from error
+            raise Unsealable(f"it was altered, or does not belong to tenant {tenant!r} in region {region!r}") from error
 
     def _cipher(self, head: bytes) -> AESGCM:
         """`head`: the id of the tenant's key and the ephemeral public key of a gateway process."""

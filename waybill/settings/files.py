@@ -24,7 +24,7 @@ def file_fault(error: OSError | ValueError) -> str:
         case IsADirectoryError():
             return "it is a folder: name a file in it"
         case NotADirectoryError():
-            return "what stands before its last part is no folder"
+            return "what stands before its last part is not a folder"
         case PermissionError():
             return "this user has no right to it"
         case OSError(strerror=str() as problem) if problem:

@@ -76,7 +76,7 @@ def close_device(
         typer.Option(
             "--closes",
             help="What to accept: silent, open (includes silent), or doubts (unreadable or dropped messages, unknown "
-            "ways). Default: the device's current state.",
+            "distance). Default: the device's current state.",
         ),
     ] = None,
     as_json: JsonOption = False,

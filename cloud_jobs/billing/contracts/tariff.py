@@ -30,9 +30,9 @@ def _on_a_quarter(given: object) -> time:
     except (TypeError, ValueError):
         raise ValueError("write a time of the day, for instance 22:00:00") from None
     if made.tzinfo is not None:
-        raise ValueError(f"{made} has an offset; a window is of the payer's local time")
+        raise ValueError(f"{made} has an offset; windows use the payer's local time")
     if made.minute % _MINUTES or made.second or made.microsecond:
-        raise ValueError(f"{made} is not on a quarter of an hour, by which usage is kept")
+        raise ValueError(f"{made} is not on a quarter of an hour, the unit of usage")
     return made
 
 
@@ -154,12 +154,12 @@ class Price(Contract):
             units = " or ".join(repr(unit) for unit in measure.sale_units)
             raise ValueError(f"{self.meter} is sold by {units}, not by {self.unit!r}")
         if measure.zones is MeterZones.NONE and self.zone:
-            raise ValueError(f"{self.meter} is of the device wherever it is; leave out zone {self.zone!r}")
+            raise ValueError(f"{self.meter} is metered for the whole device; leave out zone {self.zone!r}")
         if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} and not self.zone:
             what = "gate" if measure.zones is MeterZones.GATES else "zone"
             raise ValueError(f'{self.meter} is of a {what}: name its zone, or write "*" for every one')
         if self.meter is Meter.ACTIVE_DAY and self.window:
-            raise ValueError(f"{self.meter} is a whole day, and in no window; leave out window {self.window!r}")
+            raise ValueError(f"{self.meter} counts whole days; leave out window {self.window!r}")
         return self
 
     @model_validator(mode="after")
@@ -172,11 +172,11 @@ class Price(Contract):
             return self
         *below, last = self.tiers
         if last.up_to is not None:
-            raise ValueError(f"the last tier ends at {last.up_to}; leave out its up_to: it is for all above")
+            raise ValueError(f"the last tier ends at {last.up_to}; leave out its up_to: it applies to all above")
         bounds = [Decimal(0)]
         for number, tier in enumerate(below):
             if tier.up_to is None:
-                raise ValueError(f"tiers.{number} has no up_to; only the last tier is for all above")
+                raise ValueError(f"tiers.{number} has no up_to; only the last tier may be open")
             bounds.append(tier.up_to)
         for before, after in pairwise(bounds):
             if after <= before:

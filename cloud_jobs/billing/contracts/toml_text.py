@@ -77,7 +77,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
 def _number(text: str) -> Decimal:
     """A TOML number with all its digits. Raises ValueError for too many digits."""
     if len(text) > _MAX_NUMBER:
-        raise ValueError(f"a number of {len(text)} signs")
+        raise ValueError(f"a number of {len(text)} characters")
     try:
         return Decimal(text.replace("_", ""))
     except InvalidOperation:

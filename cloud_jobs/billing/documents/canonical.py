@@ -180,9 +180,9 @@ def read_document(content: bytes) -> Document:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UnreadableDocument(f"this is no document: {error}") from error
+        raise UnreadableDocument(f"this is not a document: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("format"), int):
-        raise UnreadableDocument("this is no document: it does not say of which format it is")
+        raise UnreadableDocument("this is not a document: it names no format")
     name = document.get("invoice_number") or "without a number"
     if document["format"] != FORMAT:
         raise UnreadableDocument(
@@ -193,11 +193,11 @@ def read_document(content: bytes) -> Document:
         annex = columns_of_entries(document["annex"])
         body_digest = digest_of(canonical_pieces({**{name: document[name] for name in BODY}, "annex": annex}))
     except (AttributeError, KeyError, TypeError) as error:
-        raise UnreadableDocument(f"document {name} has no lines, or no annex, that can be read") from error
+        raise UnreadableDocument(f"the lines or the annex of document {name} cannot be read") from error
     unsealed = {**head(document), _BODY_DIGEST: body_digest}
     unsealed.pop(_DIGEST, None)
     seals = {_BODY_DIGEST: body_digest, _DIGEST: digest_of([canonical_text(unsealed)])}
     # compares bytes, so that a float or a repeated key is a change too
     if canonical_bytes({**document, **seals, "annex": Annex(annex)}) != content:
-        raise UnreadableDocument(f"document {name} does not have the content it was issued with")
+        raise UnreadableDocument(f"the content of document {name} changed after it was issued")
     return document

@@ -129,7 +129,7 @@ def check_texts(value: Any, where: str = "") -> None:
 def check_taxes(seller: LegalEntity, buyer: Account, categories: Collection[VatCategory]) -> None:
     """Checks that one document may have these VAT categories, with the VAT ids they need. Raises MissingFact."""
     if VatCategory.OUT_OF_SCOPE in categories and len(categories) > 1:
-        raise MissingFact("what is not subject to VAT stands on a document by itself", "BR-O-11")
+        raise MissingFact("charges that are not subject to VAT need a document of their own", "BR-O-11")
     assert buyer.payer is not None
     for category in sorted(categories):
         for of, vat_id, rules in (

@@ -151,14 +151,14 @@ def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) 
     """
     for name in files:
         if not _NAME.fullmatch(name):
-            raise NotWritten(f"{name!r} is no name for a file: use letters, digits, points, dashes and underlines")
+            raise NotWritten(f"{name!r} is not a file name: use letters, digits, dots, dashes and underscores")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if taken := sorted(name for name in files if os.path.lexists(folder / name)):
             raise NotWritten(f"{folder} has {', '.join(taken)} already; nothing was written")
         for name, content in files.items():
             if not create_durably(folder / name, content):
-                raise NotWritten(f"{folder} got {name} from another process meanwhile")
+                raise NotWritten(f"another process wrote {name} to {folder} meanwhile")
     except OSError as error:
         raise NotWritten(f"not all files could be written into {folder}: {error}") from error
 

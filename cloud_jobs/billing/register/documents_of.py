@@ -153,7 +153,7 @@ def issued_again(register: Register, number: str) -> IssuedAgain:
     made = maker.document(entry, closing, before)
     # also if this version would make it differently: an issued document is never shown changed
     if made["digest"] != row["digest"] or canonical_bytes(head(made)).decode() != row["head"]:
-        raise RegisterDamaged(f"document {number} cannot be made again as it was issued: its digest differs")
+        raise RegisterDamaged(f"document {number} cannot be rendered as it was issued: its digest differs")
     return IssuedAgain(made, closing, before, maker.charges)
 
 

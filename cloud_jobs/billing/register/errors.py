@@ -154,7 +154,7 @@ class UnknownDocument(RegisterError):
     """No document has this number, or it is no invoice where one is needed."""
 
     def __init__(self, number: str, needed: str = "document") -> None:
-        super().__init__(f"there is no {needed} {number!r} in the register; `waybill bill list` shows what there is")
+        super().__init__(f"there is no {needed} {number!r} in the register; `waybill bill list` lists all documents")
 
 
 class Unattributed(RegisterError):

@@ -175,12 +175,12 @@ class Ledger:
         else:
             before = of_payer.pop(key, None)
             if before is None or document.reference != _reference(before.invoice) or before.closing != document.before:
-                raise RegisterDamaged(f"note {document.number} does not follow from what is posted to its invoice")
+                raise RegisterDamaged(f"note {document.number} does not match the amounts posted to its invoice")
             after = _posted(before.invoice, document, before.net_minor, before.tax_minor)
             if not document.is_void:
                 of_payer[key] = after
             elif after.net_minor or after.tax_minor:
-                raise RegisterDamaged(f"the void {document.number} leaves something posted to its invoice")
+                raise RegisterDamaged(f"the void {document.number} does not reverse everything posted to its invoice")
 
     @staticmethod
     def _check_apart(of_payer: Mapping[PeriodKey, PostedInvoice]) -> None:
@@ -272,7 +272,7 @@ def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: st
     """
     posted = ledger.posted_to(closing.key.legal_entity, number)
     if posted.closing != closing.id:
-        raise RegisterDamaged(f"what is posted to {number} is {posted.closing}, not {closing.id}")
+        raise RegisterDamaged(f"{number} has the amounts of closing {posted.closing} posted, not of {closing.id}")
     everything = PostedChange(net_minor=-posted.net_minor, tax_minor=-posted.tax_minor, is_empty=False)
     return replace(_note(ledger, posted, closing, everything, now), by=by, reason=reason)
 

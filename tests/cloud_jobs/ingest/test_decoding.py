@@ -174,7 +174,7 @@ def test_what_does_not_open_is_malformed_and_kept_sealed_and_nothing_else_waits_
     relabelled = messages(("acme", sealed["value"][0].as_py()))
     (found,) = decode_messages([relabelled, messages(("acme", batch))], unsealer=Unsealer([TENANTS_KEY]))
     (row,) = found.malformed
-    assert row["malformed"] == "sealed: it was altered, or is not one of tenant 'acme' in region 'eu'"
+    assert row["malformed"] == "sealed: it was altered, or does not belong to tenant 'acme' in region 'eu'"
     assert row["payload"] == sealed["value"][0].as_py()
     assert len(rows_of(found)) == 1
     (without_key,) = decode_messages([sealed])

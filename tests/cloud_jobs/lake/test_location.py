@@ -24,9 +24,9 @@ def at(text: str = "s3://lake/of/hq", **environment: str) -> Location:
 
 @pytest.mark.parametrize("name", ["a%20b", "a%25", "a\\b", "[a]", "a|b", "a^b", "a\nb"])
 def test_a_folder_whose_name_the_libraries_take_for_another_one_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(LocationError, match="which the libraries do not take as it stands"):
+    with pytest.raises(LocationError, match="which the libraries cannot handle"):
         Location.of(tmp_path / name, None, {})
-    with pytest.raises(ValidationError, match="which the libraries do not take as it stands"):
+    with pytest.raises(ValidationError, match="which the libraries cannot handle"):
         cloud(tmp_path, lake=str(tmp_path / name))
 
 

@@ -69,7 +69,7 @@ def test_what_nobody_tampered_with_is_equal_at_every_station(billed: BilledLake)
     assert counts[Station.CENTRE, "received records in the table, of any period", "all devices"] == (every, every)
     assert counts[Station.USAGE, "records metered", "all devices"] == (every, every)
     # nobody pays for one device, and that is said
-    (nobody,) = [one.place for one in found if one.name == "nobody's: event"]
+    (nobody,) = [one.place for one in found if one.name == "without account: event"]
     assert nobody == "acme/us-9"
     assert counts[Station.INVOICED, "numbers of a legal entity", "waybill-eu"] == (2, 2)
     assert wrong(billed, "acme") == []
@@ -277,7 +277,7 @@ def test_of_a_device_that_moves_between_time_zones_nothing_is_nobodys(
     made.use(used("van-1", 1000), *(used("van-1", 4000, hour) for hour in ends))
     made.close("one")
     found = reconcile(made.lake, take_snapshot(made.lake, NOW), DAYS, None, now=NOW).comparisons
-    assert [one for one in found if one.name.startswith("nobody's")] == []
+    assert [one for one in found if one.name.startswith("without account")] == []
     charged = {(one.name, one.place): one for one in found if one.station is Station.RATED}[
         "distance, mm", "all payers"
     ]

@@ -76,7 +76,7 @@ def test_a_data_file_that_is_gone_or_cut_short_is_said(lake: Lake) -> None:
 def test_coverage_that_cannot_be_read_is_said(lake: Lake) -> None:
     shutil.rmtree(lake.path("coverage"))
     assert any(one.startswith("coverage cannot be read") for one in wrong(lake))
-    assert "whether each record is in the table once is unknown" in wrong(lake)
+    assert "it is unknown whether the table holds each record once" in wrong(lake)
 
 
 def test_fences_that_nobody_computes_with_are_said_also_of_a_fleet_that_stands_still(lake: Lake) -> None:

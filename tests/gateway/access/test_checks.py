@@ -115,7 +115,7 @@ def test_a_file_that_fits_its_machine_is_right_and_prepared(
     check: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     code, text = check()
-    assert (code, "right. Access daemon of the region eu" in text) == (0, True), text
+    assert (code, "valid. Access daemon of the region eu" in text) == (0, True), text
     assert "warning" not in text
     assert not (tmp_path / "rules").exists()
     assert check(command="prepare")[0] == 0

@@ -293,6 +293,6 @@ def test_an_apply_that_stops_says_what_it_was_doing_and_what_it_had_done(broker:
         _make(client, doing, [done])
     message = str(stopped.value)
     assert "Cluster is in use" in message
-    assert "perhaps made in part: eu: delete cluster us" in message
+    assert "perhaps applied in part: eu: delete cluster us" in message
     assert "1 made before:\n  eu: create topic fleet/a/b" in message
     assert "apply again" in message

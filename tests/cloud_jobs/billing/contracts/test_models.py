@@ -87,7 +87,7 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
             tariff(price(zone="port", window="night"), price(zone="*", window="night"), price(), windows=[window()]),
             "distance in zone 'port' in window 'night' has a price, and none outside its windows",
         ),
-        (tariff(price(meter="event", unit="each", zone="port")), "event is of the device wherever it is"),
+        (tariff(price(meter="event", unit="each", zone="port")), "event is metered for the whole device"),
         (tariff(price(meter="entry", unit="each")), 'entry is of a zone: name its zone, or write "*"'),
         (tariff(price(meter="crossing", unit="each")), 'crossing is of a gate: name its zone, or write "*"'),
         (
@@ -104,7 +104,7 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
         ),
         (tariff(windows=[window(), window()]), "two windows have the id 'night'"),
         (tariff(windows=[window(begin="22:10:00")]), "is not on a quarter of an hour"),
-        (tariff(windows=[window(begin="22:00:00Z")]), "a window is of the payer's local time"),
+        (tariff(windows=[window(begin="22:00:00Z")]), "windows use the payer's local time"),
         (tariff(windows=[window(begin=22)]), "write a time of the day"),
         (tariff(windows=[window(days=[])]), "window 'night' has no days"),
         (tariff(windows=[window(days=["mon", "mon"])]), "names a day twice"),

@@ -113,7 +113,7 @@ def test_a_fault_has_its_line_its_key_and_its_reason(wrong: str, right: str, sai
         ("x = " + "[" * 1000, "nested deeper"),
         ("a" + ".a" * 1000 + " = 1", "nested deeper"),
         ("x = " + "1" * 5000, "is not valid TOML"),
-        ("[[tariff]]\nminimum_amount = 0." + "1" * 5000, "a number of 5002 signs"),
+        ("[[tariff]]\nminimum_amount = 0." + "1" * 5000, "a number of 5002 characters"),
         ("[[tariff]]\nminimum_amount = 1e999999999", "minimum_amount"),
         ("tariff = 5", "is one table"),
         ("tariff = [5]", "a table is needed"),

@@ -231,8 +231,9 @@ def test_a_note_from_taxed_to_not_subject_to_vat_is_refused_with_the_commands_to
     (refusal,) = (one for one in billed.adjust("adjust").refused if one.payer == "acme")
     assert isinstance(refusal, NotOneNote)
     assert str(refusal) == (
-        "acme: no note can change WB-EU-00000001 to the newest closing: what is not subject to VAT stands on a document"
-        ' by itself (EN 16931, BR-O-11); run `waybill bill void WB-EU-00000001 --lake LAKE --reason "other VAT"`, then'
+        "acme: no note can change WB-EU-00000001 to the newest closing: charges that are not subject to VAT need a"
+        " document of their own (EN 16931, BR-O-11); run"
+        ' `waybill bill void WB-EU-00000001 --lake LAKE --reason "other VAT"`, then'
         " `waybill bill issue --lake LAKE --period 2026-03 --payer acme`"
     )
 

@@ -305,7 +305,7 @@ def test_four_fixes_with_a_gap_of_six_minutes_are_final_for_nobody(billed_way: B
     assert (found["unknown_mm"], found["inferred"]) == (certificate(billed_way)["unknown_mm"], 1)
     outcome, comparisons = compared(billed_way)
     assert outcome != "equal"
-    assert [one["found"] for one in comparisons if one["name"] == "unknown ways, beeline in mm"] == [
+    assert [one["found"] for one in comparisons if one["name"] == "unknown distance, straight line in mm"] == [
         found["unknown_mm"]
     ] * 2
     table = " ".join(run(billed_way, "bill", "close", "--period", "2026-01").stdout.split())
