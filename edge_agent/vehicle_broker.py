@@ -101,7 +101,7 @@ def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:
     address = listen or ("127.0.0.1" if intake.host == "localhost" else intake.host)
     is_open = intake.username is None and is_this_machine(address)
     yield f"# The vehicle's own broker, for edge-agent (intake: {intake.host}:{intake.port}). Mosquitto 2."
-    yield "# The whole of /etc/mosquitto/mosquitto.conf: beside Debian's own lines Mosquitto refuses to start."
+    yield "# Replace /etc/mosquitto/mosquitto.conf with this: with Debian's own lines, Mosquitto refuses to start."
     yield f"listener {intake.port} {address}"
     yield "protocol mqtt"
     if intake.tls is not None:
@@ -110,13 +110,13 @@ def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:
     if is_open:
         yield "allow_anonymous true"
     else:
-        yield "# mosquitto_passwd makes this file, with a name for the agent (intake.username) and for each sensor."
+        yield "# Create this file with mosquitto_passwd: one user for the agent (intake.username), one for each sensor."
         yield from ("allow_anonymous false", "password_file /etc/mosquitto/passwords")
-    yield "# The agent's session and its queue outlive a restart and, but for the last seconds, a power cut."
+    yield "# The agent's session and queue survive a restart, and a power cut except for its last seconds."
     yield from ("persistence true", "persistence_location /var/lib/mosquitto/", f"autosave_interval {AUTOSAVE_S}")
-    yield "# The default drops all above 1,000 messages, though their sensors have a PUBACK. 0: only the bytes count."
+    yield "# By default the broker drops messages above 1,000 after their PUBACK. 0: only the limit in bytes applies."
     yield from ("max_queued_messages 0", f"max_queued_bytes {MAX_QUEUED_BYTES}", "queue_qos0_messages true")
     yield f"max_inflight_messages {intake.receive_maximum}"
-    yield "# How often the broker says what it dropped: the agent watches."
+    yield "# Interval at which the broker publishes its count of dropped messages; the agent reads it."
     yield "sys_interval 10"
     yield "set_tcp_nodelay true"

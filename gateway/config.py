@@ -211,7 +211,7 @@ class Mqtt(BrokerSettings):
         if self.tls is not None and self.tls.certificate is not None and self.share_file is None:
             raise ValueError(
                 "with tls.certificate a share_file is needed, one for all gateways of the region: "
-                "`waybill pki issue` writes it beside the certificate, as `share`"
+                "`waybill pki issue` writes it next to the certificate, as `share`"
             )
         return self
 
@@ -323,7 +323,7 @@ class GatewaySettings(Settings):
         if self.mqtt.max_packet_bytes < self.max_batch_bytes + PUBLISH_BYTES:
             raise ValueError(
                 f"mqtt.max_packet_bytes must be at least max_batch_bytes + {PUBLISH_BYTES}: "
-                "the broker cannot deliver larger batches, and devices would wait for ever"
+                "the broker cannot deliver larger batches, and devices would wait forever"
             )
         return self
 

@@ -45,8 +45,8 @@ def check_answering(endpoint: AskedEndpoint, answering: str, asked: str) -> None
     # A copied file with an unchanged port would show another process's health.
     if answering != asked:
         raise NoAnswer(
-            f"at {endpoint.host}:{endpoint.port} answers {answering}, not {asked}: is it running, and with a "
-            "status.port of its own?"
+            f"the process at {endpoint.host}:{endpoint.port} is {answering}, not {asked}: is that one running, with "
+            "its own status.port?"
         )
 
 

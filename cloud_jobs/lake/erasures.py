@@ -129,8 +129,8 @@ def declare_erasure(lake: Lake, erasure: Erasure, now: datetime) -> bool:
     assert erasure.before.utcoffset() is not None, "a moment"
     if erasure.before > now:
         raise LakeError(
-            f"positions before {erasure.before.isoformat()} cannot be erased: that is in the future, and each position"
-            " to come would be erased, too"
+            f"positions before {erasure.before.isoformat()} cannot be erased: the time is in the future, so all coming"
+            " positions would be erased too"
         )
 
     def missing(rows: pa.Table) -> list[Row]:

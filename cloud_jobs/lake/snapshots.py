@@ -75,7 +75,7 @@ class AppliedTexts:
         except OSError as error:
             place = f"{lake.path(self.folder)}/{self.path(number)}"
             raise LakeError(
-                f"the {self.what} cannot be read: {place}: {error_text(error)}; if it stays so, {self.else_}"
+                f"the {self.what} cannot be read: {place}: {error_text(error)}; if this persists, {self.else_}"
             ) from error
         return content if text_number(content) == number else None
 
@@ -116,7 +116,7 @@ def applied_tracks(lake: Lake, usage: DeltaTable) -> str | None:
     content = _KEPT_TRACKS.read(lake, number)
     if content is None:
         raise LakeError(
-            f"the track settings that usage was computed with are not kept in {lake.path(_KEPT_TRACKS.folder)}:"
+            f"the track settings of the usage are missing in {lake.path(_KEPT_TRACKS.folder)}:"
             " run `cloud-jobs usage`, which writes them again"
         )
     return content.decode()

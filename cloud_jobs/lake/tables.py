@@ -102,8 +102,8 @@ class Lake:
         except TableNotFoundError as error:
             if not self.location.exists():
                 raise LakeError(
-                    f"there is no lake {self.location}: no such folder or bucket; `cloud-jobs ingest` makes it, "
-                    "and `cloud-jobs usage` takes over into it what was published"
+                    f"there is no lake {self.location}: no such folder or bucket; `cloud-jobs ingest` creates it, "
+                    "and `cloud-jobs usage` copies publications into it"
                 ) from error
             raise LakeError(
                 f"there is no table {table!r} in the lake {self.location}; run `{WRITTEN_BY[table]}`, which writes it"
@@ -114,8 +114,8 @@ class Lake:
             {name for name, _ in columns ^ {(one.name, one.nullable) for one in TABLES[table].schema}}
         ):
             raise LakeError(
-                f"table {table} in {self.location} was made by another version: its columns {', '.join(different)} "
-                "differ; begin with a new lake, or use the version that made this one"
+                f"table {table} in {self.location} was written by another version: its columns {', '.join(different)} "
+                "differ; begin with a new lake, or use the version that wrote this one"
             )
         return opened
 

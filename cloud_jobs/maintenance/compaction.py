@@ -364,8 +364,8 @@ class Rewriter:
             self._delete(table, written)
             # not merely left: the next run would do no better
             raise LakeError(
-                f"merging {len(files)} files of {table} took longer than {MAX_ATTEMPT_S:g} s, so they stay as they"
-                " are: this machine is too slow for so much at once"
+                f"merging {len(files)} files of {table} took longer than {MAX_ATTEMPT_S:g} s, so they stay"
+                " unchanged: this machine is too slow for a merge of this size"
             )
         done = self._replace(table, files, written, began, data_change=bool(dropped))
         if done:

@@ -251,7 +251,7 @@ def access_log_of(location: Location) -> Path:
     """The default log of accesses to positions, next to the lake, one file for each user. Raises LakeError."""
     if location.folder is None:
         raise LakeError(
-            f"readings of positions must be logged, and {location} is no folder: name a file by --access-log, "
+            f"reads of positions must be logged, but {location} is not a folder: name a file with --access-log, "
             "WAYBILL_ACCESS_LOG or privacy.access_log"
         )
     return location.folder.absolute().parent / f"{location.folder.name}-access-{_user()}.jsonl"
@@ -288,8 +288,8 @@ def log_access(lake: Location, log: Path | None, command: str, whose: TenantDevi
             os.fsync(descriptor)
     except OSError as error:
         raise LakeError(
-            f"the reading of positions cannot be logged in {path}, so nothing is shown: {error}. Each user who reads"
-            " needs the right to append to it, or a log of its own"
+            f"the access log {path} cannot be written, so nothing is shown: {error}. Each user"
+            " needs the right to append to it, or a separate log"
         ) from error
 
 

@@ -83,8 +83,8 @@ def check_covered(lake: Lake, erasure: Erasure, covered: JobProgress) -> None:
     if waiting := count_uncovered(lake, erasure, covered.ingest_number):
         whose = "all devices" if erasure.device is None else f"{erasure.tenant}/{erasure.device}"
         raise LakeError(
-            f"positions of {whose} before {erasure.before.isoformat()} wait: {waiting:,} of them are not computed from"
-            f" yet; run `{covered.last}`, and this again"
+            f"positions of {whose} before {erasure.before.isoformat()} cannot be erased yet: {waiting:,} of them are"
+            f" not processed; run `{covered.last}`, then this command again"
         )
 
 

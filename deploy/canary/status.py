@@ -105,7 +105,7 @@ def read_canary_status(settings: CanarySettings) -> CanaryStatus:
     # two files with the default port: the other canary's green is not this one's
     if (answer.region, answer.device) != (settings.region, device):
         raise CanaryNotRunning(
-            f"at {host}:{port} answers the canary {answer.device} of region {answer.region}, not {device} of "
+            f"the canary at {host}:{port} is {answer.device} of region {answer.region}, not {device} of "
             f"{settings.region}: give each canary of this machine its own status.port"
         )
     return answer

@@ -84,8 +84,8 @@ class Deadline:
             self._last, self._since_s = progress, self._clock()
         if self._clock() - self._since_s > self._timeout_s:
             raise DemoError(
-                f"{self._what}: no progress for {self._timeout_s:.0f} s; this machine has too much to do. Try it with "
-                "fewer vehicles (--vehicles 5), with nothing else running, or with more patience (--timeout-s)"
+                f"{self._what}: no progress for {self._timeout_s:.0f} s; this machine is overloaded. Try "
+                "fewer vehicles (--vehicles 5), stop other programs, or raise --timeout-s"
             )
 
 

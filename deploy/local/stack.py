@@ -96,8 +96,8 @@ class LocalStack:
         self.topology = load(Topology, topology)
         if located := sorted(name for name, one in self.topology.clusters.items() if one.address):
             raise LocalStackError(
-                f"{topology} says where {', '.join(located)} run; a local stack starts clusters of its own: "
-                "take the tables [clusters.*.address] out of a copy of it"
+                f"{topology} has addresses of {', '.join(located)}, but a local stack starts its own clusters: "
+                "remove the tables [clusters.*.address] from a copy of it"
             )
         self.phase: Phase = "starting"
         self.asked_s = 0.0
@@ -351,7 +351,7 @@ def _require_free_space(folder: Path) -> None:
     if disk.free <= needed:
         raise LocalStackError(
             f"{folder}: its disk has {disk.free // 10**6:,} MB free, and Pulsar stops writing with "
-            f"{needed // 10**6:,.0f} MB or less: make room, or choose another folder with --folder"
+            f"{needed // 10**6:,.0f} MB or less: free some space, or choose another folder with --folder"
         )
 
 

@@ -105,7 +105,7 @@ def has_tables(connection: Connection) -> bool:
     if version not in {0, SCHEMA_VERSION}:
         raise StoreVersion(
             f"the buffer has version {version}, and this agent reads version {SCHEMA_VERSION}:"
-            " let the agent that wrote it deliver what waits, then move its files away"
+            " let the agent that wrote it deliver its records, then move its files away"
         )
     return bool(version)
 

@@ -133,6 +133,6 @@ class AccessSettings(Settings):
     def _has_a_key(self) -> Self:
         if self.registry.operators is not None and self.registry.key is None:
             raise ValueError(
-                "registry.key: with operators the daemon signs what it enrols and confirms, by its own key"
+                "registry.key: with operators, the daemon needs its own key to sign enrolments and confirmations"
             )
         return self

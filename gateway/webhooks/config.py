@@ -170,7 +170,7 @@ class NotifierSettings(Settings):
         if count > MAX_TOPICS:
             raise ValueError(
                 f"{len(self.tenants)} tenants and {len(self.regions)} regions are {count} topics, of at most "
-                f"{MAX_TOPICS}: share the tenants between notifiers, each with a subscription of its own"
+                f"{MAX_TOPICS}: share the tenants between notifiers, each with its own subscription"
             )
         return self
 

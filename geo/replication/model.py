@@ -265,7 +265,7 @@ class Topology(Settings):
                 )
             if (REGION in name) == (spec.clusters is not None):
                 raise ValueError(
-                    f"namespaces.{name}: say either {{region}} in the name or clusters, not both or neither"
+                    f"namespaces.{name}: set either {{region}} in the name or clusters, not both or neither"
                 )
         return self
 

@@ -119,7 +119,7 @@ def test_another_process_at_the_port_is_not_shown_as_the_one_that_was_asked_for(
         assert asked(app, file, text, port)[0] == 0
     with saying(own.model_copy(update=change)) as port:
         code, output = asked(app, file, text, port)
-    assert (code, f"answers {said}" in output, "a status.port of its own" in output) == (1, True, True), output
+    assert (code, f"is {said}" in output, "its own status.port" in output) == (1, True, True), output
 
 
 def test_the_access_daemon_of_another_region_is_not_shown_as_that_of_this_one(

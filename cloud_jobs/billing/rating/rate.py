@@ -126,7 +126,7 @@ class AccountRating:
         if each is None:
             raise BadReference(
                 f"tariff {tariff.id!r} has a daily cap on {cell.meter.value}, whose price has tiers or an allowance: "
-                "what a single day costs cannot be said"
+                "the cost of a single day is undefined"
             )
         assert day is not None, "cells of a tariff with a daily cap are of one day each"
         use = DayUse(cell.version, cell.tenant, cell.device, cell.meter, day)

@@ -117,7 +117,7 @@ def erase(lake: Lake, *erasures: Erasure) -> MaintenanceRun:
 
 def test_positions_that_usage_has_not_read_are_not_erased_nor_declared(lake_of_erasing_waits: Lake) -> None:
     made = erase(lake_of_erasing_waits, ERASURE)
-    assert "3 of them are not computed from yet; run `cloud-jobs usage`" in made.errors[0]
+    assert "3 of them are not processed; run `cloud-jobs usage`" in made.errors[0]
     assert (seqs_in_table(lake_of_erasing_waits), bool(read_erasures(lake_of_erasing_waits))) == ([1, 2, 3], False)
     computed(lake_of_erasing_waits)
     made = erase(lake_of_erasing_waits, ERASURE)

@@ -241,4 +241,4 @@ def test_whoever_reads_positions_is_logged_first_or_reads_nothing(lake: Lake, tm
     log.unlink()
     log.mkdir()
     refused = subject(lake, "export", "--to", str(tmp_path / "two"))
-    assert (refused.exit_code, "cannot be logged" in refused.output, (tmp_path / "two").exists()) == (1, True, False)
+    assert (refused.exit_code, "cannot be written" in refused.output, (tmp_path / "two").exists()) == (1, True, False)
