@@ -18,14 +18,13 @@ ANNEX_COLUMNS: Final = ("Line", "Vehicle", "Item", "Quantity", "Rows", "Net amou
 VAT_COLUMNS: Final = ("VAT category", "Rate", "Taxable amount", "VAT")
 
 ROUNDED: Final = (
-    "Amounts are rounded for each vehicle and price over the whole period (where a price is pooled by account, once for"
-    " all its vehicles), and then divided over zones and regions: a line may differ from its quantity times its price"
-    " by some of the smallest units. The annex has the part of each vehicle."
+    "Amounts are rounded once for each vehicle and price in the period, or once for all vehicles if an account pools"
+    " the price. Rounded amounts are divided over zones and regions, so a line may differ from its quantity times its"
+    " price by a few of the smallest units. The annex shows the part of each vehicle."
 )
 SIGNS: Final = {
-    DocumentType.CREDIT_NOTE: "A positive amount is credited here; a negative one is asked for, and credited less.",
-    DocumentType.DEBIT_NOTE: "A positive amount is asked for here, in addition to the invoice; a negative one is given"
-    " back.",
+    DocumentType.CREDIT_NOTE: "Positive amounts are credited; negative amounts are charged and reduce the credit.",
+    DocumentType.DEBIT_NOTE: "Positive amounts are charged in addition to the invoice; negative amounts are credited.",
 }
 """The meaning of the amounts of a note."""
 
@@ -167,7 +166,7 @@ def provenance(document: Document) -> str:
     devices = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
     said = certificates["unknown"].capitalize(), *certificates["doubtful"], *certificates["decisions"]
     decided = "".join(f" {words}." for words in said if words)
-    return f"Computed of snapshot {document['snapshot']}. Devices: {devices}.{decided} Digest {document['digest']}."
+    return f"Computed from snapshot {document['snapshot']}. Devices: {devices}.{decided} Digest {document['digest']}."
 
 
 def _line(line: Document) -> tuple[str, ...]:
