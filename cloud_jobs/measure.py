@@ -379,9 +379,7 @@ ENCOUNTERS_HEADER: Final = ("device_a", "device_b", "start_ms", "end_ms", "min_m
 MAX_DISTANCE_M: Final = 100_000.0
 EncounterBuffer = Annotated[
     float,
-    typer.Option(
-        min=0.0, max=1_000.0, callback=finite, help="Encounters end at --distance-m plus twice this (metres)"
-    ),
+    typer.Option(min=0.0, max=1_000.0, callback=finite, help="Encounters end at --distance-m plus twice this (metres)"),
 ]
 
 
