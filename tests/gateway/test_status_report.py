@@ -131,7 +131,7 @@ def test_the_access_daemon_of_another_region_is_not_shown_as_that_of_this_one(
     monkeypatch.setattr("gateway.access.cli.load", lambda *_: SimpleNamespace(**given))
     done = CliRunner().invoke(access, ["status", "--config", str(tmp_path / "access.toml")])
     assert done.exit_code == 1
-    assert "answers access daemon of region eu, not access daemon of region us" in done.output
+    assert "is access daemon of region eu, not access daemon of region us" in done.output
 
 
 def shown(table: Table) -> dict[str, str]:

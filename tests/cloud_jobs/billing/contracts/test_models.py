@@ -92,7 +92,7 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
         (tariff(price(meter="crossing", unit="each")), 'crossing is of a gate: name its zone, or write "*"'),
         (
             tariff(price(meter="active day", unit="day", window="night"), windows=[window()]),
-            "active day is a whole day",
+            "active day counts whole days",
         ),
         (
             tariff(windows=[window(), window(id="early", days=["wed"], begin="05:45:00", end="07:00:00")]),

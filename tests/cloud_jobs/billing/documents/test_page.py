@@ -46,7 +46,7 @@ def names_in(value: Any) -> Iterator[str]:
 
 
 def test_every_part_of_a_document_is_explained_and_every_name_of_the_page_is_in_it() -> None:
-    rows = PAGE.split("## What stands in it\n", 1)[1].split("\n## ", 1)[0].splitlines()
+    rows = PAGE.split("## Content\n", 1)[1].split("\n## ", 1)[0].splitlines()
     explained = {name for row in rows if row.startswith("| `") for name in re.findall(r"`(\w+)`", row)}
     assert len(explained) > 40
     assert explained - set(names_in(NOTE)) - {"free"} == set()
