@@ -110,7 +110,7 @@ def test_a_server_is_no_client_and_is_where_it_says_it_is() -> None:
 
 
 def test_a_region_s_authority_makes_no_authority() -> None:
-    with pytest.raises(NotAnAuthority, match="no root"):
+    with pytest.raises(NotAnAuthority, match="not a root"):
         make_regional(REGIONAL, "us", KEY.public, now=NOW, serial=9, lifetime=YEAR)
 
 

@@ -39,7 +39,7 @@ def test_a_token_is_256_random_bits_and_its_hash_is_that_of_its_text() -> None:
 
 @pytest.mark.parametrize("text", ["", "token-0123456789abcdef", "token-" + "." * 43, "x" * 67])
 def test_what_is_no_token_has_no_user_name(text: str) -> None:
-    with pytest.raises(NameRefused, match="no enrolment token"):
+    with pytest.raises(NameRefused, match="not an enrolment token"):
         token_user(text)
 
 

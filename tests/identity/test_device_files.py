@@ -177,7 +177,7 @@ def device(**keys: object) -> str:
         (device(regoin="eu"), "device.0.regoin: no such setting; did you mean 'region'?"),
         (device(device="bus 1"), "device.0.device: String should match"),
         (device(tenant="a" * 63, device="b" * 63), "has 127 characters"),
-        (device(factory="token-0123456789abcdef"), "what a token is called"),
+        (device(factory="token-0123456789abcdef"), "has the form of a token"),
         (device(state="active", factory="SN-1"), '`factory` goes with state = "expected"'),
         (device(by_hand=True), '`by_hand` goes with state = "active"'),
         (device(state="active", by_hand="yes"), "by_hand: Input should be a valid boolean"),

@@ -90,7 +90,7 @@ def test_the_quotas_of_a_tenant_are_of_its_own_namespace_only() -> None:
         (
             "[tenants.shared]",
             '[namespaces."kaze/events"]\nclusters = "all"\n[tenants.shared]',
-            "kaze/events is made by",
+            "kaze/events is defined by",
         ),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_cluster_is_registered_as_the_other_sees_it() -> None:
         ("size_mb = 3072", "size_mb = 4096", "backlog_quota.size_mb must be smaller than retention.size_mb"),
         ('"producer_request_hold"', '"hold"', "backlog_quota.policy"),
         ("[tenants.fleet]", "[tenants.flot]", "must be tenant/namespace with a tenant of this topology"),
-        ('clusters = "all"', "", "say either {region} in the name or clusters"),
+        ('clusters = "all"', "", "set either {region} in the name or clusters"),
         ('clusters = "all"', 'clusters = ["eu", "xx"]', "namespaces.fleet/reference.clusters: no cluster 'xx'"),
     ],
 )
