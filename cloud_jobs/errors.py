@@ -1,25 +1,4 @@
-"""Errors of the centre's jobs.
-
-CloudError
-├── SparkNotReady       Spark, Java or its master is not available
-├── ExecutorsNotReady   executors cannot run the jobs: another Python, a missing package, an unshared folder
-├── LakeError           a table is missing, damaged, or of another version
-│   ├── UnknownSnapshot  no snapshot has that id
-│   └── OtherRecords    a derived table was computed from other records
-├── OtherLake           the checkpoints belong to another lake, or to a later state of it
-├── LocationError       the lake's address or credentials are invalid
-├── ClockError          this machine's clock differs from the store's: nothing is deleted, erased or dated
-├── StoreUnavailable    the object store does not answer; commits are complete or absent
-├── Fenced              another writer wrote to the records: this one stops
-├── CommitFailed        a commit failed, or its result is unknown; its work is repeated
-├── CommitConflict      another run of the same job wrote the table: this one stops
-├── NotPublished        no cluster accepted the messages; the next run publishes them
-├── ReferenceFileError  files of fences, tariffs or accounts have faults; none was published
-├── ReferenceNotPublished  no cluster accepted them
-├── NobodyTrusted       the settings do not say whose reference data is accepted
-├── SigningRefused      a publication cannot be signed, or would be refused
-└── BillingError        no bill can be made: see `billing.errors`
-"""
+"""Errors of the centre's jobs."""
 
 from __future__ import annotations
 

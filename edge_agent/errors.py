@@ -1,20 +1,4 @@
-"""What can go wrong on the device.
-
-AgentError
-├── StoreError         the buffer failed; nothing that was acknowledged is lost
-│   ├── StoreFull      no space is left (`ENOSPC`, or the free-space floor)
-│   ├── StoreFailing   the medium answers with errors (`EIO`); try again later
-│   ├── StoreDamaged   the file's content is not what was written: rebuild it
-│   ├── StoreForeign   the buffer belongs to another device
-│   ├── StoreVersion   another version of the agent wrote the buffer, which is unchanged
-│   ├── StoreInUse     another agent has the buffer open
-│   └── StoreClosed    the buffer was closed; another agent may have it now
-├── EnrolmentFailed    no certificate was issued; the message says why and what to do
-└── LinkError          a broker cannot be reached, or ended the connection
-    ├── LinkRefused    the broker refused the connection or subscription
-    ├── LinkClosed     the broker closed an open connection without a reason, or for another client with this id
-    └── NoCertificate  the device has no certificate yet
-"""
+"""What can go wrong on the device."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""Errors of the gateway.
-
-GatewayError ├── BrokerUnreachable    the regional MQTT broker refuses the connection or the subscription, or does not
-answer │   └── SessionNotEnded  the broker does not end one session ├── PulsarUnreachable    the regional Pulsar cluster
-gives no producer ├── EntryNotTaken        an access daemon's registry reader does not accept its own entry ├──
-ClockSetBack         the clock was set back by more than an hour ├── NoAnswer             no daemon answers at the
-address of its status ├── AlertsUnread         a topic of alerts or verdicts cannot be read ├── StateUnusable        the
-notifier's state file cannot be read or written ├── AccountUnusable      a published account does not say which devices
-it has ├── AddressForbidden     a webhook's name resolves to addresses that are not public ├── SecretUnusable       the
-secret of a webhook cannot be used └── UndeliveredUnread    undelivered messages cannot be read
-"""
+"""Errors of the gateway."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Errors of the simulator.
-
-SimulatorError ├── ScenarioError      a scenario cannot be made or read └── PublishError       a local broker did not
-keep the records of a vehicle
-"""
+"""Errors of the simulator."""
 
 
 class SimulatorError(Exception):

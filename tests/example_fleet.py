@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from deploy.local import StackState, stack_access, stack_operator
+from deploy.local import StackNotRunning, StackState, stack_access, stack_operator
 from edge_agent.intake.messages import parse_message
 from simulator import drive, generated_scenario, write_folder
 from simulator.scenario import Scenario
@@ -67,7 +67,10 @@ def main() -> None:
     )
     options.add_argument("--seed", type=int, default=SEED)
     given = options.parse_args()
-    stack = StackState.load(given.stack)
+    try:
+        stack = StackState.load(given.stack)
+    except StackNotRunning as absent:
+        sys.exit(str(absent))
     for name, role in (("cloud.toml", "jobs"), ("publisher.toml", "publisher")):
         Path(name).write_text(_settings(given.stack, stack, role))
     scenario = example_scenario(given.seed)

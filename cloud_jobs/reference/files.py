@@ -42,7 +42,7 @@ from waybill.pulsar.pulsar_client import (
     open_pulsar_client,
 )
 from waybill.record import InvalidJson, parse_json
-from waybill.settings import file_fault, printable
+from waybill.settings import as_read, file_fault, printable
 
 # Files of fences, contracts and alert rules.
 
@@ -96,6 +96,7 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
     """
     placed: dict[tuple[Kind, str, str], PlacedVersion] = {}
     faults: list[str] = []
+    readings: dict[tuple[Kind, str], tuple[str, str]] = {}
     for path in paths:
         files = _files_of(path) if path.is_dir() else [path]
         if not files:
@@ -110,6 +111,9 @@ def read_placed(paths: Iterable[Path]) -> list[PlacedVersion]:
                     continue
                 one = PlacedVersion(f"{name}{place}", made, partial(_within, name, place_of), notices)
                 first = placed.setdefault(_identity(made), one)
+                alike, at = readings.setdefault((made.kind, as_read(made.id)), (made.id, one.place))
+                if alike != made.id:
+                    faults.append(f"{name}{place}: {made.kind} {made.id!a} reads like {alike!a} ({at})")
                 if first.version != made:
                     since = f" from {made.effective_from}" if made.effective_from else ""
                     twice = f"{made.kind} {made.id!r}{since} is given twice, with two contents ({first.place})"

@@ -1,9 +1,4 @@
-"""Errors of a canary.
-
-CanaryError
-├── ProbeCut             a probe could not be sent as a whole
-└── CanaryNotRunning     no answer at the address of the status
-"""
+"""Errors of a canary."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class SessionGuard:
         """
         self._connect(_NOBODY, clean_start=True)
 
-    def was_there(self, client_id: str) -> bool:
+    def end_and_report(self, client_id: str) -> bool:
         """End a client's session; whether it had one that outlives its connection. Raises BrokerUnreachable."""
         return self._connect(client_id, clean_start=False)
 
@@ -238,9 +238,9 @@ class StepRunner:
             self._reload()
         self._publish_list()
 
-    def look(self, names: list[str]) -> list[str]:
+    def end_returned_sessions(self, names: list[str]) -> list[str]:
         """End the sessions of these devices that connected again, and return their names."""
-        again = [name for name in names if self._guard.was_there(name)]
+        again = [name for name in names if self._guard.end_and_report(name)]
         for name in again:
             self._guard.end(name)
             self._metrics.counts["sessions_came_back"] += 1

@@ -50,7 +50,7 @@ class BrokerLogs:
                 if (device := log.take_suspect()) is None:
                     break
                 with suppress(SessionNotEnded):
-                    kept += [device] * self._guard.was_there(device)
+                    kept += [device] * self._guard.end_and_report(device)
         if kept:
             log.refused[RefusedConnection.KEPT_SESSION] += len(kept)
             _LOG.warning("sessions that devices left behind were ended", count=len(kept), last_device=kept[-1])

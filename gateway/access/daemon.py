@@ -44,7 +44,7 @@ from waybill.identity.registry_messages import (
     EntryRefused,
     devices_topic,
 )
-from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, RegistryReader, Taken
+from waybill.identity.registry_topic import DeviceRegistry, EntryInForce, EntryResult, RegistryReader
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenWatch
 
@@ -240,8 +240,8 @@ class AccessDaemon:
         self._cache.on_standing(tenant, standing)
         self._loop.put(self._reader.standing)
 
-    def _on_entry(self, message: TopicMessage, became: BecameOfMessage) -> None:
-        if isinstance(became, Taken):
+    def _on_entry(self, message: TopicMessage, became: EntryResult) -> None:
+        if isinstance(became, EntryInForce):
             self._hear(became.publication)
         elif isinstance(became, EntryRefused):
             self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)

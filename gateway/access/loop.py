@@ -200,7 +200,7 @@ class AccessLoop:
                 self._looks.add(ended, self._monotonic())
             # A device that was resumed meanwhile may have a session.
             due = filter(self._core.is_closed, self._looks.take(self._monotonic()))
-            self._runner.look([*due])
+            self._runner.end_returned_sessions([*due])
             self.problem = ""
             if step is not None:
                 self.problem = f"sessions that are not ended: {', '.join(step.end)[:500]}"

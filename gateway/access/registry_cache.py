@@ -34,7 +34,7 @@ from waybill.identity.registry_messages import (
     read_entry,
     tenant_of,
 )
-from waybill.identity.registry_topic import BecameOfMessage, DeviceRegistry, Repeated, Taken
+from waybill.identity.registry_topic import DeviceRegistry, EntryDuplicate, EntryInForce, EntryResult
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 CACHE_FILE: Final = "seen-entries.sqlite"
@@ -141,13 +141,13 @@ class RegistryCache:
             for name in missing:
                 self._queue(name, 0)
 
-    def take(self, message: TopicMessage, became: BecameOfMessage) -> None:
+    def take(self, message: TopicMessage, became: EntryResult) -> None:
         """The reader's result for the last message of the topic."""
         name = became.key if isinstance(became, EntryRefused) else became.publication.entry.name
         message = _signed_part(message)
         self._to_come[tenant_of(name)].discard(name)
-        if isinstance(became, Taken | Repeated):
-            if isinstance(became, Taken) or not self._has(message):
+        if isinstance(became, EntryInForce | EntryDuplicate):
+            if isinstance(became, EntryInForce) or not self._has(message):
                 self._keep(message)
             with self._lock:
                 self._missing.discard(name)
@@ -224,7 +224,7 @@ class RegistryCache:
                 # A key that is no longer trusted lets no device in, and no locked-out device comes back.
                 self._registry.bar(made.entry.name, made.precedence)
                 return None
-        return made if isinstance(self._registry.hold(made, message), Taken) else None
+        return made if isinstance(self._registry.hold(made, message), EntryInForce) else None
 
     def _is_right(self, message: TopicMessage) -> bool:
         """Whether a message is an entry signed with a trusted key, whatever its date."""

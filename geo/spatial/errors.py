@@ -1,10 +1,4 @@
-"""The errors of the spatial engine.
-
-SpatialError
-├── FenceError   one fence that cannot be used; carries its id, its place and the reason
-├── FixError     fixes that cannot be used: columns of unequal length, coordinates out of range
-└── TooManyEncounters    more than can be held; nothing is found
-"""
+"""The errors of the spatial engine."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from waybill.identity.errors import OperatorKeyRefused, SignatureFault, Signatur
 from waybill.identity.operator_keys import OperatorKeys, Scope
 from waybill.identity.publication_id import PROPERTY, drawn_at, next_publication_id
 from waybill.identity.registry_messages import DevicePublication, EntryRefused, FollowedOperators, entry_body, signed_by
-from waybill.identity.registry_topic import DeviceRegistry, Taken
+from waybill.identity.registry_topic import DeviceRegistry, EntryInForce
 from waybill.identity.signatures import (
     REASON,
     SIGNATURE,
@@ -150,7 +150,7 @@ def test_what_a_key_signed_before_it_was_trusted_is_taken_when_it_is_read_again(
     operators_file(tmp_path / "operators.toml", CARL)
     clock.now_s = 1.0
     assert followed.look()
-    assert isinstance(registry.take(message, followed.check_signed), Taken)
+    assert isinstance(registry.take(message, followed.check_signed), EntryInForce)
 
 
 @pytest.mark.parametrize("damage", ["", "no toml", None, "keys = 1\n" * 100_000])

@@ -29,7 +29,7 @@ from waybill.identity.registry_messages import (
     entry_body,
     read_entry,
 )
-from waybill.identity.registry_topic import DeviceRegistry, Outranked, RegistryReader, Taken
+from waybill.identity.registry_topic import DeviceRegistry, EntryInForce, EntrySuperseded, RegistryReader
 from waybill.pulsar import compacted_topic
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -80,7 +80,7 @@ def test_a_publication_of_a_clock_that_is_ahead_of_ours_is_none_and_the_former_e
     became = held.take(message(active()), None)
     assert isinstance(became, EntryRefused)
     assert (became.reason, held.refused_by) == ("ahead", {"ahead": 1})
-    assert isinstance(registry(clock=lambda: NOW_MS / 1000 - 299).take(message(active()), None), Taken)
+    assert isinstance(registry(clock=lambda: NOW_MS / 1000 - 299).take(message(active()), None), EntryInForce)
 
 
 def test_what_is_not_signed_by_who_may_is_refused() -> None:
@@ -100,8 +100,8 @@ def test_the_same_publication_holds_in_whichever_order_they_come(order: tuple[in
     became = [held.take(messages[index], None) for index in order]
     assert held.get("acme/bus-1") is DeviceState.REVOKED
     after = became[order.index(2) + 1 :]
-    assert all(isinstance(one, Outranked) for one in after)
-    assert held.outranked == sum(isinstance(one, Outranked) for one in became)
+    assert all(isinstance(one, EntrySuperseded) for one in after)
+    assert held.outranked == sum(isinstance(one, EntrySuperseded) for one in became)
 
 
 def test_there_is_room_for_so_many_devices_and_those_above_are_refused_and_counted() -> None:

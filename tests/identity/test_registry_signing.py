@@ -43,7 +43,7 @@ from waybill.identity.registry_messages import (
     entry_body,
     signed_by,
 )
-from waybill.identity.registry_topic import DeviceRegistry, Taken
+from waybill.identity.registry_topic import DeviceRegistry, EntryInForce
 from waybill.identity.signatures import SIGNATURE, SIGNER, NewOperator
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.settings import SettingsError
@@ -89,8 +89,8 @@ class Read:
 
 def test_what_an_operator_of_the_tenant_signed_is_taken() -> None:
     read = Read()
-    assert isinstance(read.take(signed(active())), Taken)
-    assert isinstance(read.take(signed(revoke(active(), change()), after_ms=5)), Taken)
+    assert isinstance(read.take(signed(active())), EntryInForce)
+    assert isinstance(read.take(signed(revoke(active(), change()), after_ms=5)), EntryInForce)
     assert read.registry.get("acme/bus-1") is DeviceState.REVOKED
 
 
@@ -139,9 +139,9 @@ def test_a_signature_of_another_device_or_another_publication_is_none_of_this_on
 def test_an_access_daemon_may_say_that_a_device_was_enrolled_or_renewed() -> None:
     enrolled = enrol(expected(), CERTIFICATE, CHANGE)
     read = Read()
-    assert isinstance(read.take(signed(enrolled, ACCESS, on=expected())), Taken)
+    assert isinstance(read.take(signed(enrolled, ACCESS, on=expected())), EntryInForce)
     later = CERTIFICATE.model_copy(update={"serial": "abc2", "not_after": MOMENT + timedelta(days=1)})
-    assert isinstance(read.take(signed(renew(enrolled, later, CHANGE), ACCESS, on=expected())), Taken)
+    assert isinstance(read.take(signed(renew(enrolled, later, CHANGE), ACCESS, on=expected())), EntryInForce)
 
 
 US = operator("access@us", kinds=("enrolment",))
@@ -168,7 +168,7 @@ def test_a_daemon_speaks_only_for_devices_that_an_operator_gave_to_its_region(
 @pytest.mark.parametrize(("version", "is_taken"), [(1, False), (2, True), (FURTHER, True), (FURTHER + 1, False)])
 def test_a_daemon_takes_a_device_no_further_than_by_so_many_changes(version: int, is_taken: bool) -> None:
     said = enrol(expected(), CERTIFICATE, CHANGE).model_copy(update={"version": version})
-    assert isinstance(Read().take(signed(said, ACCESS, on=expected())), Taken) == is_taken
+    assert isinstance(Read().take(signed(said, ACCESS, on=expected())), EntryInForce) == is_taken
 
 
 def test_a_warrant_of_who_may_not_speak_for_the_tenant_is_none() -> None:
@@ -218,5 +218,5 @@ def test_who_reads_the_registry_says_whom_it_trusts(tmp_path: Path) -> None:
         RegistryTrust(operators=tmp_path / "operators.toml").check_signed()
     trusted = RegistryTrust(operators=operators_file(tmp_path / "operators.toml", ANNA)).check_signed()
     read = DeviceRegistry(lambda made, _: made.entry.state)
-    assert isinstance(read.take(signed(active()), trusted), Taken)
+    assert isinstance(read.take(signed(active()), trusted), EntryInForce)
     assert isinstance(read.take(signed(active("acme", "bus-2"), BOTH), trusted), EntryRefused)

@@ -31,7 +31,7 @@ from tests.structure.ways import modules_that_run
 from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.device_cli import app
 from waybill.identity.registry_messages import devices_topic
-from waybill.identity.registry_topic import DeviceRegistry, Taken
+from waybill.identity.registry_topic import DeviceRegistry, EntryInForce
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 DEVICE = "acme/a"
@@ -90,7 +90,7 @@ class Region:
     def read(self, message: TopicMessage) -> None:
         """What the daemon does with a message of the registry's topic."""
         became = self.registry.take(message, None)
-        assert isinstance(became, Taken)
+        assert isinstance(became, EntryInForce)
         self.loop.put(became.publication)
         self.cache.take(message, became)
 

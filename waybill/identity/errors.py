@@ -1,25 +1,4 @@
-"""Errors of identities: names, keys, requests and authorities.
-
-IdentityError
-├── NameRefused              an invalid name (a ValueError too)
-├── KeyRefused               a file is not a private key that can be used
-├── InvalidToken             a token, its key or its folder cannot be used (a ValueError too; in `tokens`)
-├── SealingKeyError          a key file for sealed batches cannot be used
-├── Unsealable               a sealed batch does not open
-├── RequestRefused           a certificate request is refused; `reason` says why
-├── EnrolmentUnreadable      bytes are not a message of enrolment
-├── AuthorityError           an authority cannot do what it is asked
-│   ├── AuthorityExpired     its own certificate has expired, or is not valid yet
-│   └── NotAnAuthority       the certificate may not sign others, or belongs to another key
-├── OperatorKeyRefused       a file is not an operator's private key
-├── SignatureRefused         an operator's signature is missing or wrong; `fault` says why
-└── AuthorityFolderError     the files of an authority
-    ├── AuthorityExists      there is an authority already: it is never replaced
-    ├── AuthorityMissing     there is none
-    ├── KeyExists            a folder has a key already: it is never replaced
-    ├── CredentialsRefused   the key and the certificate of a folder are no pair, or one is missing
-    └── AuthorityDamaged     a file cannot be used
-"""
+"""Errors of identities: names, keys, requests and authorities."""
 
 from __future__ import annotations
 

@@ -37,15 +37,15 @@ from waybill.identity.registry_messages import (
     unsigned,
 )
 from waybill.identity.registry_topic import (
-    BecameOfMessage,
     ClockRefused,
     DeviceRegistry,
+    EntryDuplicate,
+    EntryResult,
     PublicationUnknown,
     RegistryPublisher,
     RegistryReader,
     RegistryRefused,
     RegistryUnreachable,
-    Repeated,
     refusal_text,
 )
 from waybill.identity.signatures import read_operator_key, read_operators
@@ -407,8 +407,8 @@ class RegistrySession:
         except ClockDiffers as error:
             raise ClockRefused(str(error)) from error
 
-    def _on_entry(self, _: TopicMessage, became: BecameOfMessage) -> None:
-        if isinstance(became, EntryRefused | Repeated):
+    def _on_entry(self, _: TopicMessage, became: EntryResult) -> None:
+        if isinstance(became, EntryRefused | EntryDuplicate):
             return
         with self._changed:
             made = became.publication

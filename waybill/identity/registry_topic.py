@@ -180,13 +180,13 @@ class _Held(NamedTuple, Generic[T]):
     kept: T
 
 
-class Taken(NamedTuple):
+class EntryInForce(NamedTuple):
     """A publication that is in force now."""
 
     publication: DevicePublication
 
 
-class Outranked(NamedTuple):
+class EntrySuperseded(NamedTuple):
     """A publication that came after one of higher rank.
 
     Compaction keeps the last one, so the one of higher rank has to be published again.
@@ -195,13 +195,13 @@ class Outranked(NamedTuple):
     publication: DevicePublication
 
 
-class Repeated(NamedTuple):
+class EntryDuplicate(NamedTuple):
     """The publication in force, once more: after a reconnection, or published again."""
 
     publication: DevicePublication
 
 
-BecameOfMessage = Taken | Outranked | Repeated | EntryRefused
+EntryResult = EntryInForce | EntrySuperseded | EntryDuplicate | EntryRefused
 """The result of a message of the registry."""
 
 
@@ -262,7 +262,7 @@ class DeviceRegistry(Generic[T]):
         """The kept values, by name."""
         return {name: held.kept for known in self._held.copy().values() for name, held in known.copy().items()}
 
-    def take(self, message: TopicMessage, check_signed: CheckSigned | None, tenant: str = "") -> BecameOfMessage:
+    def take(self, message: TopicMessage, check_signed: CheckSigned | None, tenant: str = "") -> EntryResult:
         """Take a message. `tenant`: the tenant of its topic; "": a topic of all tenants."""
         key = message.key or ""
         if tenant not in ("", tenant_of(key)):
@@ -290,16 +290,16 @@ class DeviceRegistry(Generic[T]):
             self._read_again_s = self._monotonic() + READ_AGAIN_S
         return is_due
 
-    def hold(self, made: DevicePublication, message: TopicMessage) -> BecameOfMessage:
+    def hold(self, made: DevicePublication, message: TopicMessage) -> EntryResult:
         """Take a valid publication: rank alone decides which one is in force."""
         name, rank = made.entry.name, made.precedence
         known = self._held[made.entry.tenant]
         held, barred = known.get(name), self._barred.get(name)
         if held is not None and rank == held.precedence:
-            return Repeated(made)
+            return EntryDuplicate(made)
         if (held is not None and rank < held.precedence) or (barred is not None and rank < barred):
             self.outranked += 1
-            return Outranked(made)
+            return EntrySuperseded(made)
         # Known devices keep their place and lock-outs have a reserve: no flood of names displaces them.
         room = self.max_devices if made.entry.may_connect else 2 * self.max_devices
         if held is None and len(known) >= room:
@@ -307,7 +307,7 @@ class DeviceRegistry(Generic[T]):
         known[name] = _Held(rank, self._keep(made, message))
         self._barred.pop(name, None)
         self.taken += 1
-        return Taken(made)
+        return EntryInForce(made)
 
     def _refuse(self, refused: EntryRefused) -> EntryRefused:
         self.refused_by[refused.reason] += 1
@@ -331,7 +331,7 @@ class RegistryReader(Generic[T]):
         *,
         tenants: Collection[str],
         check_signed: CheckSigned | None = None,
-        on_message: Callable[[TopicMessage, BecameOfMessage], object] = lambda _, __: None,
+        on_message: Callable[[TopicMessage, EntryResult], object] = lambda _, __: None,
         on_standing: Callable[[str, TopicStanding], object] = lambda _, __: None,
         is_compacted: bool = True,
         on_begin: Callable[[str], object] = lambda _: None,

@@ -1,16 +1,4 @@
-"""Errors of telemetry bytes.
-
-TelemetryError
-├── InvalidJson            a JSON text is refused
-└── WireError              the bytes are refused, and nothing of them is used
-    ├── NotABatch          they do not begin like a batch
-    ├── UnknownVersion     a batch of an unknown version
-    ├── Truncated          fewer bytes than the batch says it has
-    ├── ChecksumMismatch   the bytes changed on the way
-    ├── TooLarge           more records, ranges or bytes than a batch may have
-    ├── InconsistentRanges the header's ranges, counts or tombstones contradict each other or the content
-    └── Malformed          the checksum is right, but the content does not follow the format
-"""
+"""Errors of telemetry bytes."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_a_broker_that_has_another_password_is_named_with_user_and_settings(brok
 
 @pytest.mark.parametrize("flag", [0, 1])
 def test_who_was_there_is_known_though_the_broker_hears_no_farewell(broker: Broker, flag: int) -> None:
-    assert broker(bytes([0x20, 3, flag, 0, 0])).was_there("acme/bus-1") is bool(flag)
+    assert broker(bytes([0x20, 3, flag, 0, 0])).end_and_report("acme/bus-1") is bool(flag)
 
 
 def test_a_broker_that_is_away_is_not_reached(tmp_path: Path) -> None:

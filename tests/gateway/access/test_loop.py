@@ -52,7 +52,7 @@ class Region:
     def __post_init__(self) -> None:
         runner = create_autospec(StepRunner, is_other_broker=False)
         runner.run.side_effect = self._run
-        runner.look.side_effect = self.looked.extend
+        runner.end_returned_sessions.side_effect = self.looked.extend
         self.issued = issued = create_autospec(IssuedReader)
         issued.read_new.return_value, issued.read_waiting.return_value, issued.is_behind = [], [], False
         lists = create_autospec(ListIntake)
