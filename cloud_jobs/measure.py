@@ -39,6 +39,7 @@ from geo.spatial import (
     find_encounters,
     use_by_fence,
 )
+from geo.spatial.fixes import valid_positions
 from geo.spatial.geojson import box_of, latitude_first
 from geo.spatial.ids import id_fault
 from waybill.settings import near_equal, one_line, open_file
@@ -280,20 +281,12 @@ def read_fixes(file: BinaryIO) -> FixFile:
 
     An absent accuracy or speed is empty or `nan`. Raises FixError or ArrowException for the first fault.
     """
-    header = file.readline(_MAX_HEADER_BYTES).decode("utf-8-sig", errors="replace")
-    names = [name.strip().strip('"').lower() for name in header.split(",")]
-    missing = [name for name in REQUIRED if name not in names]
-    if missing:
-        raise FixError(f"the header lacks {', '.join(missing)}; it needs {','.join(REQUIRED)}")
-    if len(set(names)) < len(names):
-        raise FixError("the header names a column twice")
-    for name in OPTIONAL:
-        if near := get_close_matches(name, [] if name in names else [*{*names} - {*OPTIONAL}], 1):
-            raise FixError(f"column {near[0]!a} looks like {name}: give it that name and unit, or leave it out")
+    names = _column_names(file)
+    others = [name for name in names if name not in REQUIRED + OPTIONAL]
     types = {name: pa.float64() for name in REQUIRED + OPTIONAL} | {"device_id": pa.string(), "t_ms": pa.int64()}
     options = csv.ConvertOptions(
-        column_types=types,
-        include_columns=[*REQUIRED, *OPTIONAL],
+        column_types=types | dict.fromkeys(others, pa.string()),
+        include_columns=[*REQUIRED, *OPTIONAL, *others],
         include_missing_columns=True,
         null_values=["", "nan", "NaN"],
         strings_can_be_null=False,
@@ -301,6 +294,10 @@ def read_fixes(file: BinaryIO) -> FixFile:
     # one thread, so that faults name their row
     reading = csv.ReadOptions(column_names=names, use_threads=False)
     rows = csv.read_csv(file, read_options=reading, convert_options=options)
+    for name in others:
+        # a quote that is not closed swallows the rows up to the next quote
+        if pc.any(pc.match_substring(rows[name], "\n")).as_py():
+            raise FixError(f"column {name!a} holds a line break: close the quote, or leave the column out")
     if pc.any(pc.is_null(rows["t_ms"])).as_py():
         raise FixError("a row has no t_ms")
     columns = {name: rows[name].to_numpy() for name in ("t_ms", "lat", "lon", *OPTIONAL)}
@@ -311,8 +308,25 @@ def read_fixes(file: BinaryIO) -> FixFile:
             raise FixError(f"device_id {name!r}: {fault}")
     for same in near_equal(devices):
         raise FixError(f"these ids read the same: {', '.join(map(ascii, same))}")
+    for row in np.flatnonzero(~valid_positions(columns["lat"], columns["lon"]))[:1]:
+        place = f"latitude {columns['lat'][row]}, longitude {columns['lon'][row]}"
+        raise FixError(f"row {row + 1}: {place} is not a valid position; correct or remove the row")
     device = pc.index_in(rows["device_id"], pa.array(devices, pa.string())).to_numpy()
     return FixFile(Fixes(device=device, **columns), tuple(devices))
+
+
+def _column_names(file: BinaryIO) -> list[str]:
+    header = file.readline(_MAX_HEADER_BYTES).decode("utf-8-sig", errors="replace")
+    names = [name.strip().strip('"').lower() for name in header.split(",")]
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        raise FixError(f"the header lacks {', '.join(missing)}; it needs {','.join(REQUIRED)}")
+    if len(set(names)) < len(names):
+        raise FixError("the header names a column twice")
+    for name in OPTIONAL:
+        if near := get_close_matches(name, [] if name in names else [*{*names} - {*OPTIONAL}], 1):
+            raise FixError(f"column {near[0]!a} looks like {name}: rename it if it is, or leave it out")
+    return names
 
 
 def _check_times(t_ms: NDArray[np.int64]) -> None:

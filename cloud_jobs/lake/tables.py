@@ -108,6 +108,12 @@ class Lake:
             raise LakeError(
                 f"there is no table {table!r} in the lake {self.location}; run `{WRITTEN_BY[table]}`, which writes it"
             ) from error
+        except DeltaError as error:
+            if version is not None:
+                raise
+            raise LakeError(
+                f"table {table!r} in {self.location} cannot be read: {error_text(error)}; restore it from a copy"
+            ) from error
         # rows of another version must not be taken for rows of this one
         columns = {(field.name, field.nullable) for field in opened.schema().fields}
         if different := sorted(

@@ -74,7 +74,9 @@ def _client(tls_ca: Path | None = None) -> httpx.Client:
     # One for all questions: making a client takes 27 ms of CPU, and a server is asked five times a second while it
     # starts. No connection is kept: the server at its other end may have been killed since.
     verify = True if tls_ca is None else ssl.create_default_context(cafile=str(tls_ca))
-    return httpx.Client(timeout=_HTTP_S, limits=httpx.Limits(max_keepalive_connections=0), verify=verify)
+    return httpx.Client(
+        timeout=_HTTP_S, limits=httpx.Limits(max_keepalive_connections=0), verify=verify, trust_env=False
+    )
 
 
 # Child processes that end with this process.

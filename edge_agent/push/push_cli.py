@@ -191,7 +191,7 @@ def _signed(file: Path, private: OperatorKey) -> tuple[int, bytes]:
 def _fault(settings: bytes) -> str:
     """Why every device would refuse these settings, or ""."""
     try:
-        check_pushable(settings.decode("utf-8"))
+        check_pushable(settings.decode("utf-8-sig"))
     except (UnicodeDecodeError, PushRefused) as refused:
         return str(refused)
     return ""

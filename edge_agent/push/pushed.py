@@ -18,7 +18,7 @@ CREDENTIALS = ("tls", "username", "password_file")
 PUSHABLE: Mapping[str, set[str] | None] = {
     "buffer": {"commit_delay_ms", "commit_records"},
     "drain": None,
-    "link": {"link", "bytes_per_s", "burst_bytes", "bytes_per_day", "bytes_per_month", "plan_reserve"},
+    "link": {"bytes_per_s", "burst_bytes", "bytes_per_day", "bytes_per_month", "plan_reserve"},
     "uplinks": {
         *CREDENTIALS,
         "region",

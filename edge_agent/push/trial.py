@@ -55,7 +55,7 @@ class PushTrial:
 
     def __init__(self, config: Path, settings: AgentSettings, boot: str = "") -> None:
         self._base = settings
-        self._tables = parse_toml(read_file(config).decode("utf-8"), MAX_TOML_BYTES)
+        self._tables = parse_toml(read_file(config).decode("utf-8-sig"), MAX_TOML_BYTES)
         self._operators = settings.push.operators
         self._file = settings.buffer.path / RECORD_FILE
         self._boot = boot
@@ -96,7 +96,7 @@ class PushTrial:
             return False
         left = MAX_ATTEMPTS if version > known.version else known.attempts_left
         try:
-            pushed = settings.decode("utf-8")
+            pushed = settings.decode("utf-8-sig")
             merge_pushed(self._base, self._tables, pushed)
         except (PushRefused, UnicodeDecodeError) as refused:
             # Remembered too: no older version may follow, and the retained push is not checked again.

@@ -22,6 +22,7 @@ from geo.alerts import AlertRule, VerdictKind
 
 HOUR_MS: Final = 3_600_000
 KNOWN_MS: Final = 24 * HOUR_MS
+WEEK_MS: Final = 7 * KNOWN_MS
 """How long a decision is remembered; that of a message in no digest yet is remembered until the digest."""
 MAX_HELD: Final = 1000
 """Held-back messages of a rule and a tenant that a digest takes; others are counted."""
@@ -69,10 +70,11 @@ class Digest(NamedTuple):
 
 
 def is_digest_due(rule: AlertRule, held: Sequence[HeldBack], now_ms: int) -> bool:
-    """Whether held-back messages are summarised now: after the quiet hours, and an hour after the first message that
-    exceeded the limit. So each tenant gets at most one digest an hour.
+    """Whether held-back messages are summarised now: after the quiet hours or a week, and an hour after the first
+    message that exceeded the limit. So each tenant gets at most one digest an hour.
     """
-    if not held or rule.is_quiet_at(now_ms):
+    # a rule that is always quiet must not keep its messages for ever
+    if not held or (rule.is_quiet_at(now_ms) and now_ms - min(one.at_ms for one in held) < WEEK_MS):
         return False
     limited = [one.at_ms for one in held if one.decision == PassDecision.LIMIT]
     # even if the clock is set back, a digest waits no longer than an hour

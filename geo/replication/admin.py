@@ -185,7 +185,7 @@ class AdminClient:
         try:
             access.check_token(time.time())
             self._token = PulsarToken(access)
-            self._http = httpx.Client(timeout=connecting, verify=access_tls_context(access))
+            self._http = httpx.Client(timeout=connecting, verify=access_tls_context(access), trust_env=False)
         except PulsarAccessError as error:
             raise UnusableAccess(str(error)) from error
 

@@ -127,6 +127,11 @@ def test_a_column_that_looks_like_a_known_one_is_not_left_out_silently(name: str
         fixes_in(f"device_id,t_ms,lat,lon,{name}\na,0,50,10,8\n".encode())
 
 
+def test_a_quote_that_is_not_closed_swallows_no_rows_silently() -> None:
+    with pytest.raises(FixError, match="column 'note' holds a line break"):
+        fixes_in(b'device_id,t_ms,lat,lon,note\na,0,50,10,"x\na,1,50,10,y\na,2,50,10,z"\n')
+
+
 def test_columns_may_stand_in_any_order_beside_others_and_behind_a_mark() -> None:
     read = fixes_in(b"\xef\xbb\xbfhdop,LON, lat,t_ms,device_id\nx,10,50,7,b\ny,11,51,-8,a\n")
     assert read.devices == ("a", "b")

@@ -61,7 +61,7 @@ def read_text(path: Path) -> str:
     try:
         with open_file(path) as file:
             # One byte more than is allowed shows that there are too many.
-            return file.read(MAX_TOML_BYTES + 1).decode("utf-8")
+            return file.read(MAX_TOML_BYTES + 1).decode("utf-8-sig")
     except OSError as error:
         raise SettingsError(str(path), [f"cannot be read: {file_fault(error)}"]) from error
     except UnicodeDecodeError as error:

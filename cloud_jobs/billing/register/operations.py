@@ -36,6 +36,7 @@ from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, N
 from cloud_jobs.billing.register.tables import Register, document_row, in_parts, missing_closing
 from cloud_jobs.errors import CommitConflict, CommitFailed, Fenced
 from cloud_jobs.lake.data_files import DataFile, write_data_files
+from cloud_jobs.lake.location import sync_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
@@ -94,6 +95,8 @@ def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float
                 raise
             pause(uniform(0, _MAX_PAUSE_S))
         else:
+            # A number that a power cut takes back would be given again.
+            sync_files(lake.files(table), [f"_delta_log/{opened.version():020}.json"])
             return
     raise CommitConflict(table)
 
