@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from cloud_jobs.billing.contracts import Account, ExchangeRate, LegalEntity, Tariff
 from geo.spatial import fences_from_geojson
-from simulator.month import (
+from tests.month import (
     PERIODS,
     Adjust,
     ArrivedBatch,

@@ -35,11 +35,11 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage import devices as groups
 from cloud_jobs.usage import job
 from geo.spatial import TrackSettings
-from simulator.month import ArrivedBatch, Decide, Publish
 from tests.cloud_jobs.ingest.centre import new_ingest
 from tests.cloud_jobs.ingest.test_decoding import MESSAGES
 from tests.cloud_jobs.publications import rows_of
 from tests.cloud_jobs.usage.test_any_order import ONE_MACHINE
+from tests.month import ArrivedBatch, Decide, Publish
 
 MARCH: Days = (date(2026, 3, 1), date(2026, 3, 31))
 CLERK = "C. Lerk"

@@ -14,8 +14,8 @@ from cloud_jobs.lake.tables import Lake
 from deploy.canary.config import CanaryScript, CanarySettings
 from deploy.canary.probes import canary_name
 from deploy.canary.reference import bill_fault, contracts_text, fence_text
-from simulator.month import ArrivedBatch, Deliver, Month, Publish, hard_month
 from tests.deploy.canary.canaries import canary_settings
+from tests.month import ArrivedBatch, Deliver, Month, Publish, hard_month
 from tests.system.billed_month import MARCH, Centre, billed
 from tests.system.test_month_bytes import bill
 from waybill.record import Batch, Body, Canary, Position, Record, encode

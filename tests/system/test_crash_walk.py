@@ -19,13 +19,13 @@ import pytest
 
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
-from simulator.month import Decide, Deliver, Publish, hard_month
 from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
 from tests.cloud_jobs.ingest.test_decoding import Message
 from tests.cloud_jobs.maintenance.test_all_at_once import SQUARE, driven
 from tests.cloud_jobs.maintenance.test_erasing import ERASURE
 from tests.cloud_jobs.maintenance.upkeep import positions, run
 from tests.cloud_jobs.usage.test_any_order import compute, in_force, publish, small_groups
+from tests.month import Decide, Deliver, Publish, hard_month
 from tests.system.billed_month import Centre, billed
 from tests.system.dying_store import DyingStore
 from tests.system.lake_in_store import copy_lake, place

@@ -32,7 +32,8 @@ from cloud_jobs.billing.register.operations import PostingResult
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
-from simulator.month import (
+from simulator.truth import PostedCharge, TrueDocument, TrueKey, TrueOwed
+from tests.month import (
     PERIODS,
     Adjust,
     ArrivedBatch,
@@ -46,7 +47,6 @@ from simulator.month import (
     expected_billing,
     hard_month,
 )
-from simulator.truth import PostedCharge, TrueDocument, TrueKey, TrueOwed
 from tests.system.billed_month import MARCH, Centre
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

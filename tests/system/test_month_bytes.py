@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cloud_jobs.lake.tables import Lake
 from deploy.local import ObjectStore
-from simulator.month import Adjust, ArrivedBatch, Close, Decide, Deliver, Issue, Month, Publish, hard_month
+from tests.month import Adjust, ArrivedBatch, Close, Decide, Deliver, Issue, Month, Publish, hard_month
 from tests.system.billed_month import Centre, billed, owed, posted
 from tests.system.lake_in_store import place
 from waybill.record import Batch, decode, encode

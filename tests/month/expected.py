@@ -4,18 +4,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from simulator.month.script import (
-    PERIODS,
-    Adjust,
-    ArrivedBatch,
-    Close,
-    Decide,
-    Deliver,
-    DeviceJournal,
-    Issue,
-    Month,
-    Publish,
-)
 from simulator.truth import (
     KnownRecord,
     TrueContracts,
@@ -31,6 +19,18 @@ from simulator.truth import (
     position_of,
     quarters_of,
     quarters_used,
+)
+from tests.month.script import (
+    PERIODS,
+    Adjust,
+    ArrivedBatch,
+    Close,
+    Decide,
+    Deliver,
+    DeviceJournal,
+    Issue,
+    Month,
+    Publish,
 )
 from waybill.record import Event, Position, Record, Signal
 

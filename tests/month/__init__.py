@@ -1,7 +1,7 @@
 """A month that is hard to bill: vehicles, late messages, changed contracts, and the correct bill."""
 
-from simulator.month.expected import ExpectedBilling, expected_billing
-from simulator.month.script import (
+from tests.month.expected import ExpectedBilling, expected_billing
+from tests.month.script import (
     PERIODS,
     Adjust,
     ArrivedBatch,
