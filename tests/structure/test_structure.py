@@ -2,7 +2,6 @@
 
 import ast
 import re
-import runpy
 import subprocess
 import sys
 from functools import cache
@@ -10,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 
 from tests.structure.ack_path import modules_of_two_acknowledgements
+from tests.structure.architecture import COMMAND, renewed
 from tests.structure.sources import PACKAGES, ROOT
 
 HEAVY = {"pyspark", "pyarrow", "numpy", "pandas", "pulsar", "shapely", "pyproj", "deltalake"}
@@ -102,13 +102,12 @@ def test_no_function_is_longer_than_the_limit() -> None:
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SCRIPT = runpy.run_path(str(REPOSITORY / "docs" / "pictures" / "architecture.py"))
 ACK_MODULES_AT_MOST = 30
 
 
 def test_the_drawing_and_the_table_of_imports_are_those_of_the_code() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert SCRIPT["renewed"](page) == page, f"imports changed: run `{SCRIPT['COMMAND']}` and commit the page"
+    assert renewed(page) == page, f"imports changed: run `{COMMAND}` and commit the page"
 
 
 def test_an_acknowledgement_runs_through_few_modules(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Packages and imports of `docs/architecture.md`, from the code: `python docs/pictures/architecture.py`.
+"""Packages and imports of `docs/architecture.md`, from the code: `python -m tests.structure.architecture`.
 
 The page keeps what stands outside of the two marks. A structure test compares what stands between them with the code.
 """
@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
-from pathlib import Path
 
 import grimp
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.structure.sources import PACKAGES, ROOT
+
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES: tuple[str, ...] = tuple(
-    tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["root_packages"]
-)
 BEGIN, END = "<!-- made from the code: begin -->", "<!-- made from the code: end -->"
-COMMAND = "python docs/pictures/architecture.py"
+COMMAND = "python -m tests.structure.architecture"
 
 
 def sentences() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/spatial.md by the engine itself: `python docs/pictures/spatial.py`."""
+"""Draw the pictures of docs/spatial.md by the engine itself: `python -m tests.structure.spatial_pictures`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from geo.spatial import (
     find_events,
 )
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 INK, BLUE, RED, GREY, PALE = "#222222", "#2563eb", "#dc2626", "#9ca3af", "#dbeafe"
 START_MS = 1_767_603_422_000
 
