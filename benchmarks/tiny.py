@@ -24,7 +24,6 @@ TINY: Final = {
         "intake drain drain-slowly",
         {"MESSAGES": 2_000, "BACKLOG": 20_000, "SLOW_BACKLOG": 5_000, "MAX_ROUNDS": 1},
     ),
-    "gateway-memory": Tiny("benchmarks.gateway.memory", "", {"DEVICES": 300}),
     "gateway-speed": Tiny(
         "benchmarks.gateway.speed",
         "",
