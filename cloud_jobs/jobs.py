@@ -102,16 +102,11 @@ _Run = UsageRun | GeofenceRun | ProximityRun
 _Compute = Callable[[SparkSession], tuple[_Run, CollectionResult | None]]
 
 
-def _collected(spark: SparkSession, settings: CloudSettings) -> CollectionResult:
-    """Collects reference data that the settings trust now."""
-    return collect(spark, settings.tables, settings.source_options, settings.reference.trust())
-
-
 def run_usage(settings: CloudSettings, report: Report = ignore_result, *, follow: bool = False) -> None:
     """Collects reference data and updates usage; with `follow`, again and again until a signal."""
 
     def compute(spark: SparkSession) -> tuple[UsageRun, CollectionResult]:
-        collected = _collected(spark, settings)
+        collected = collect(spark, settings.tables, settings.source_options, settings.reference.trust())
         structlog.get_logger("usage", job="usage").info(
             "reference data taken",
             publications=collected.publications,

@@ -518,7 +518,13 @@ class Engine:
         tenant, device = delivery.sender
         about = {"tenant": tenant, "device": device, "region": self._region}
         if delivery.refusal is not None:
-            about |= _dead_letter_properties(delivery, delivery.refusal)
+            about |= {
+                "reason": delivery.refusal.reason,
+                "detail": delivery.refusal.detail[:_MAX_TEXT],
+                "topic": delivery.topic[:_MAX_TEXT],
+                # before it is cut
+                "size": str(len(delivery.payload)),
+            }
             return Produce(delivery.token, True, device, delivery.payload[:KEPT_BYTES], about)
         about["epoch"] = str(delivery.epoch)
         return Produce(delivery.token, False, device, delivery.payload, about)
@@ -546,13 +552,3 @@ def _reason(delivery: Delivery) -> str:
 
 def _note_header(delivery: Delivery, header: Header) -> None:
     delivery.epoch, delivery.seqs = header.epoch, header.seqs
-
-
-def _dead_letter_properties(delivery: Delivery, refusal: Refusal) -> dict[str, str]:
-    """Properties of a dead letter. `size`: before it was cut to `KEPT_BYTES`."""
-    return {
-        "reason": refusal.reason,
-        "detail": refusal.detail[:_MAX_TEXT],
-        "topic": delivery.topic[:_MAX_TEXT],
-        "size": str(len(delivery.payload)),
-    }

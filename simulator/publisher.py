@@ -205,7 +205,9 @@ class _Fleet:
         self._next_offset_s = 0.0
         self._maybe_doubled = self._made = self._kept = 0
         self._by_device = dict.fromkeys(brokers, 0)
-        self._outboxes = {device: self._new_queue() for device in brokers}
+        self._outboxes = {
+            device: SendQueue(window=WINDOW, room=ROOM, retry_s=RETRY_S, now_s=self._began_s) for device in brokers
+        }
         self._clients = {device: self._connect(device, address) for device, address in brokers.items()}
 
     def run(self, messages: Iterable[VehicleMessage], journal: TextIO | None, driven: TextIO | None) -> Summary:
@@ -230,9 +232,6 @@ class _Fleet:
             client.disconnect()
         for client in self._clients.values():
             client.loop_stop()
-
-    def _new_queue(self) -> SendQueue:
-        return SendQueue(window=WINDOW, room=ROOM, retry_s=RETRY_S, now_s=self._began_s)
 
     def _connect(self, device: str, address: BrokerAddress) -> mqtt.Client:
         client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"sensors-{device}", protocol=mqtt.MQTTv5)

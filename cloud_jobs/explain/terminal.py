@@ -41,7 +41,17 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "posted_before": None if line.posted is None else _charge_values(line.posted),
         "is_void": line.is_void,
         "arithmetic": [{"step": step, "figure": figure} for step, figure in found.arithmetic],
-        "hours": [_hour_values(one) for one in found.hours[:limit]],
+        "hours": [
+            {
+                "hour": stamp(one.hour),
+                "quantity_base": one.quantity,
+                "seq_ranges": one.seq_ranges.document(),
+                "digest": one.digest,
+                "again": one.again,
+                "agrees": one.agrees,
+            }
+            for one in found.hours[:limit]
+        ],
         "hours_in_all": len(found.hours),
         "sum": {"quantity_base": found.quantity, "agrees": found.quantity_agrees},
         "digest": {"sha256": found.digest, "agrees": found.digest_agrees},
@@ -187,17 +197,6 @@ def _ranges_text(hour: ExplainedHour) -> str:
     shown = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in ranges[:3])
     more = f", … ({len(ranges)} ranges)" if len(ranges) > 3 else ""
     return f"{hour.seq_ranges.count}: {shown}{more}"
-
-
-def _hour_values(hour: ExplainedHour) -> dict[str, Any]:
-    return {
-        "hour": stamp(hour.hour),
-        "quantity_base": hour.quantity,
-        "seq_ranges": hour.seq_ranges.document(),
-        "digest": hour.digest,
-        "again": hour.again,
-        "agrees": hour.agrees,
-    }
 
 
 def _charge_values(charge: Charge) -> dict[str, Any]:

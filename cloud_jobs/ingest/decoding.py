@@ -280,7 +280,11 @@ def _record_rows(messages: list[_Message], sensible: SensibleTime) -> pa.Table:
     counts = np.array([len(columns.seq) for columns in parts])
     message_of = np.repeat(np.arange(len(counts)), counts)
     arrays: dict[str, pa.Array] = {}
-    for name, values in _message_columns(messages).items():
+    for name, values in {
+        "tenant": [message.properties["tenant"] for message in messages],
+        "region": [message.properties["region"] for message in messages],
+        "device": [message.columns.header.device for message in messages],
+    }.items():
         encoded = pa.array(values, pa.string()).dictionary_encode()
         arrays[name] = pa.DictionaryArray.from_arrays(encoded.indices.take(pa.array(message_of)), encoded.dictionary)
     arrays["epoch"] = pa.array(np.repeat([columns.header.epoch for columns in parts], counts))
@@ -301,14 +305,6 @@ def _record_rows(messages: list[_Message], sensible: SensibleTime) -> pa.Table:
 def _stream_and_first_seq(message: _Message) -> tuple[str, str, int, int]:
     header = message.columns.header
     return message.properties["tenant"], header.device, header.epoch, int(message.columns.seq[0])
-
-
-def _message_columns(messages: list[_Message]) -> dict[str, list[str]]:
-    return {
-        "tenant": [message.properties["tenant"] for message in messages],
-        "region": [message.properties["region"] for message in messages],
-        "device": [message.columns.header.device for message in messages],
-    }
 
 
 _TABLE_COLUMN_OF = {

@@ -103,7 +103,7 @@ def run_query(
 
 
 def _wait_before_restart(settings: CloudSettings, failures: int, failure: Exception, stop: threading.Event) -> None:
-    _log.warning("failed, starting again", failures=failures, error=_first_lines(failure))
+    _log.warning("failed, starting again", failures=failures, error=" ".join(str(failure).split())[:400])
     # The first restart is at once: mostly a cluster is gone, and the next one is read. Then linear, not doubling:
     # `restarts` bounds the waits, and a wait beyond the time that a cluster takes to start gains nothing.
     stop.wait(settings.ingest.restart_wait_s * (failures - 1))
@@ -128,10 +128,6 @@ def _stop_if_running(stop: Callable[[], None]) -> None:
     """Stops Spark; its process may already be gone if the whole process group was ended."""
     with suppress(Py4JError, OSError):
         stop()
-
-
-def _first_lines(failure: Exception) -> str:
-    return " ".join(str(failure).split())[:400]
 
 
 _READ = ("value", "properties", "publish_time", "topic", "message_id", "malformed")

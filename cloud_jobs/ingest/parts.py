@@ -64,22 +64,6 @@ class QuarantineFile(NamedTuple):
     fingerprints: pa.Array
 
 
-def malformed_rows(malformed: Sequence[dict[str, Any]], now: datetime) -> list[dict[str, Any]]:
-    """Rows of the quarantine for `DecodedMessages.malformed`."""
-    return [
-        {
-            "cause": "malformed",
-            "fingerprint": row["fingerprint"],
-            "detail": row["malformed"],
-            "payload": row["payload"],
-            "topic": row["topic"],
-            "message_id": row["message_id"],
-            "quarantined_at": now,
-        }
-        for row in malformed
-    ]
-
-
 def conflict_rows(records: pa.Table, now: datetime) -> list[dict[str, Any]]:
     return [_conflict_row(record, now) for record in records.select([*RECORD_ID, *CONTENT]).to_pylist()]
 
@@ -304,7 +288,18 @@ def write_part(lake: Lake, decoded: DecodedMessages, ingest_number: int, now: da
     if decoded.rows is not None:
         written = write_data_files(lake.files("records"), _stamped(decoded.rows, ingest_number, now), now)
     if decoded.malformed:
-        rows = malformed_rows(decoded.malformed, now)
+        rows = [
+            {
+                "cause": "malformed",
+                "fingerprint": row["fingerprint"],
+                "detail": row["malformed"],
+                "payload": row["payload"],
+                "topic": row["topic"],
+                "message_id": row["message_id"],
+                "quarantined_at": now,
+            }
+            for row in decoded.malformed
+        ]
         quarantined = write_quarantine(lake.files("quarantine"), rows, ingest_number, now)
     return WrittenPart(
         tuple(written),

@@ -312,7 +312,9 @@ class CoverageLog:
         before it can no longer be committed. Both are compared with file times.
         """
         old = {info.path for info in self._listed(_ROWS) if info.mtime.timestamp() < older_than_s}
-        manifests = {info.path: info.mtime.timestamp() for info in self._listed(_MANIFESTS) if _is_manifest(info.path)}
+        manifests = {
+            info.path: info.mtime.timestamp() for info in self._listed(_MANIFESTS) if _MANIFEST.fullmatch(info.path)
+        }
         for_ever = {_manifest_path(number) for number in kept} & manifests.keys()
         in_use = _in_use(manifests, newest, needed_since_s) | for_ever
         gone = {path for path, mtime in manifests.items() if path not in in_use and mtime < older_than_s}
@@ -420,10 +422,6 @@ def _in_use(manifests: Mapping[str, float], newest: int, since_s: float) -> set[
     last = max((counter for counter in before if counter <= counter_of(newest)), default=None)
     steps = {*counters.values()} if last is None else {last - 1, last}
     return {_manifest_path(newest)} | {path for path, counter in counters.items() if counter in steps}
-
-
-def _is_manifest(path: str) -> bool:
-    return _MANIFEST.fullmatch(path) is not None
 
 
 def _manifest_path(number: int) -> str:

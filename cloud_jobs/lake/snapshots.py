@@ -95,14 +95,9 @@ _KEPT_TRACKS: Final = AppliedTexts(
 )
 
 
-def tracks_text(values: Mapping[str, float | None]) -> str:
-    """Track settings as JSON with sorted keys."""
-    return json.dumps(dict(values), sort_keys=True, separators=(",", ":"))
-
-
 def note_tracks(lake: Lake, values: Mapping[str, float | None]) -> int:
     """Stores track settings for `applied_tracks`, and returns their number. Raises OSError, LakeError."""
-    return _KEPT_TRACKS.note(lake, tracks_text(values).encode())
+    return _KEPT_TRACKS.note(lake, json.dumps(dict(values), sort_keys=True, separators=(",", ":")).encode())
 
 
 def applied_tracks(lake: Lake, usage: DeltaTable) -> str | None:

@@ -442,13 +442,13 @@ def _files_to_search(
     """The files that may hold rows to be erased, each with the erasures it was not searched for."""
     for file in table_files(opened, table):
         is_new = file.high.get(_commit_column(table), since.commit + 1) > since.commit
-        wanted = [_erasure(row) for row in declared if is_new or row["number"] > since.erasure]
+        wanted = [
+            Erasure(*(row[name] for name in Erasure._fields))
+            for row in declared
+            if is_new or row["number"] > since.erasure
+        ]
         if asked := [one for one in wanted if may_hold(table, file, one)]:
             yield file, asked
-
-
-def _erasure(row: dict[str, Any]) -> Erasure:
-    return Erasure(*(row[name] for name in Erasure._fields))
 
 
 def searched(opened: DeltaTable) -> SearchProgress:

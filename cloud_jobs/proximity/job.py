@@ -154,15 +154,13 @@ def _fixes(spark: SparkSession, lake: Lake, increment: Increment, slices: Ints, 
         positions_in(spark, lake, increment, stored)
         .withColumn("t_ms", f.unix_millis("device_time"))
         .join(
-            f.broadcast(spark.createDataFrame(pa.table({"near": needed}))), _slice("t_ms") == f.col("near"), "left_semi"
+            f.broadcast(spark.createDataFrame(pa.table({"near": needed}))),
+            f.floor(f.col("t_ms") / SLICE_MS) == f.col("near"),
+            "left_semi",
         )
         .withColumn("device", _with_tenant("device"))
         .withColumn("asked", f.lit(None).cast("bigint"))
     )
-
-
-def _slice(t_ms: str) -> Column:
-    return f.floor(f.col(t_ms) / SLICE_MS)
 
 
 def _times(slices: Ints) -> list[tuple[datetime, datetime]]:

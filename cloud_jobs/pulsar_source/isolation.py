@@ -15,7 +15,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Self
@@ -138,7 +138,9 @@ def serve_reader(pipe: Connection, task: ReaderTask) -> None:
     pipe.send((True, None))
     one_by_one = SingleMessageHandover() if task.one_by_one else None
     try:
-        with _open_reader(task, one_by_one) as feed:
+        with reader_feed(
+            task.cluster, task.options, task.topic, task.after, task.queue, first=task.first, one_by_one=one_by_one
+        ) as feed:
             while True:
                 what, arguments = pipe.recv()
                 pipe.send((True, _answer_of(feed, what, arguments, task)))
@@ -151,12 +153,6 @@ def serve_reader(pipe: Connection, task: ReaderTask) -> None:
         pipe.send((False, f"{type(error).__name__}: {error}"))
     finally:
         os._exit(0)  # the client's own threads may wait for what nobody will do
-
-
-def _open_reader(task: ReaderTask, one_by_one: SingleMessageHandover | None) -> AbstractContextManager[Feed]:
-    return reader_feed(
-        task.cluster, task.options, task.topic, task.after, task.queue, first=task.first, one_by_one=one_by_one
-    )
 
 
 def hold_to(kind: int, most: int) -> None:

@@ -230,11 +230,6 @@ class CanaryVehicle:
         self._file = folder / "agent.toml"
         self._servers: list[Server] = [self._broker, self._agent]
 
-    @property
-    def has_sent_before(self) -> bool:
-        """Whether an earlier run left a buffer."""
-        return any(self.settings.buffer.path.glob("buffer.db*"))
-
     def start(self) -> None:
         """Start the broker, then the agent. Raises LocalStackError, OSError."""
         replace_durably(self._file, settings_toml(self.settings).encode(), mode=0o600)
@@ -306,7 +301,7 @@ def run_canary(settings: CanarySettings, stop: threading.Event) -> None:
     """Run until `stop` is set or a signal comes. Raises CanaryError, DaemonError, LocalStackError, OSError."""
     watch = CanaryWatch(settings)
     vehicle = CanaryVehicle(settings)
-    sent = SentProbes(after_cut=vehicle.has_sent_before)
+    sent = SentProbes(after_cut=any(vehicle.settings.buffer.path.glob("buffer.db*")))
     publish = partial(publish_probe, watch.script, settings.device, port=vehicle.broker_port, stop=stop)
     threads: list[ObserverThread | _DriverThread] = [
         *(ObserverThread(one, watch, stop) for one in _observers(watch, sent)),

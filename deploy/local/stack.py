@@ -257,7 +257,15 @@ class LocalStack:
         replication = {f"{here}->{there}": (here, there) for here, there in permutations(self.topology.clusters, 2)}
         self.brokers = {
             region: MosquittoBroker(
-                region, self.folder / f"mosquitto-{region}", ports=book, security=self._broker_security(region)
+                region,
+                self.folder / f"mosquitto-{region}",
+                ports=book,
+                security=MosquittoSecurity(
+                    tls=self.authority.server(principal(PrincipalKind.BROKER, region), region),
+                    rules=broker_rules(0, region, _gateways(region), ()),
+                    has_access_daemon=self._has_access_daemon(region),
+                    probe=self.authority.client(principal(PrincipalKind.PROBE, region), region),
+                ),
             )
             for region in self.topology.regions
         }
@@ -306,14 +314,6 @@ class LocalStack:
 
     def _has_access_daemon(self, region: str) -> bool:
         return f"access-{region}" in self.credentials.roles
-
-    def _broker_security(self, region: str) -> MosquittoSecurity:
-        return MosquittoSecurity(
-            tls=self.authority.server(principal(PrincipalKind.BROKER, region), region),
-            rules=broker_rules(0, region, _gateways(region), ()),
-            has_access_daemon=self._has_access_daemon(region),
-            probe=self.authority.client(principal(PrincipalKind.PROBE, region), region),
-        )
 
     def _changed(self, server: Server) -> None:
         self._save(self.phase)

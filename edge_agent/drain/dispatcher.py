@@ -511,7 +511,10 @@ class Dispatcher:
             data = self._statements.add_statement(data, now_s)
         seqs = read_header(data).seqs
         # Without their bytes: retries read the disk, so memory does not grow with the window.
-        stripped = tuple(_without_data(batch) for batch, _ in present)
+        stripped = tuple(
+            StoredBatch(batch.id, batch.epoch, batch.last, batch.class_index, batch.records, batch.size, batch.wall_ms)
+            for batch, _ in present
+        )
         self.maybe_sent.update(batch.id for batch in stripped)
         again = stripped[0].id in self._retries
         self._retries.on_sent(stripped[0].id)
@@ -521,10 +524,6 @@ class Dispatcher:
         self.counters.batches += 1
         self.counters.records += sum(batch.records for batch in stripped)
         return OutgoingBatch(epoch, seqs, data)
-
-
-def _without_data(batch: StoredBatch) -> StoredBatch:
-    return StoredBatch(batch.id, batch.epoch, batch.last, batch.class_index, batch.records, batch.size, batch.wall_ms)
 
 
 def merge_batches(encoded: Sequence[bytes], head: int) -> bytes:

@@ -112,17 +112,7 @@ def judge(rows: FixRows, is_first: Bools, since: Sequence[SinceByPlace], rules: 
     `is_first`: the device has no fix before these. `since`: the visits at the first fix.
     """
     count = len(is_first)
-    tracks = _tracks(rows, rules)
-    begin = rows.t_ms[offsets(np.bincount(rows.owner, minlength=count))[:-1]]
-    visits = _with_since(find_visits(tracks, rules.fences, rules.events), rules.fences.names, begin, since)
-    events = _events(visits, tracks, rows, rules, np.where(is_first, begin, begin + 1))
-    # after the visits are complete
-    settled = _Settled.of(visits, tracks, rules)
-    return settled.held(rows, count, events)
-
-
-def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
-    return build_tracks(
+    tracks = build_tracks(
         Fixes(
             device=rows.owner,
             t_ms=rows.t_ms,
@@ -133,6 +123,12 @@ def _tracks(rows: FixRows, rules: AlertRules) -> Tracks:
         ),
         rules.tracks,
     )
+    begin = rows.t_ms[offsets(np.bincount(rows.owner, minlength=count))[:-1]]
+    visits = _with_since(find_visits(tracks, rules.fences, rules.events), rules.fences.names, begin, since)
+    events = _events(visits, tracks, rows, rules, np.where(is_first, begin, begin + 1))
+    # after the visits are complete
+    settled = _Settled.of(visits, tracks, rules)
+    return settled.held(rows, count, events)
 
 
 def _with_since(visits: Visits, names: Sequence[str], begin_ms: Ints, since: Sequence[SinceByPlace]) -> Visits:

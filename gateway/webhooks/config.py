@@ -33,10 +33,6 @@ _SPECIAL: Final = (
 """Not public, although `is_global` of some version of Python says so."""
 
 
-def is_address(host: str) -> bool:
-    return _address(host) is not None
-
-
 def is_reachable(address: str, networks: Iterable[Network] = ()) -> bool:
     """Whether a connection to an address is allowed: it is public, or in one of `networks`."""
     found = _address(address)
@@ -118,7 +114,7 @@ class WebhookSettings(Settings):
     def _is_reachable(self) -> Self:
         # a name is checked at each lookup, as its address may change
         host = urlsplit(self.url).hostname or ""
-        if is_address(host) and not is_reachable(host, self.networks):
+        if _address(host) is not None and not is_reachable(host, self.networks):
             raise ValueError(f"url: {host} is not a public address: add its network to networks to allow it")
         return self
 

@@ -73,16 +73,13 @@ class _PartitionReading(NamedTuple):
         except pulsar.Timeout:
             # without a connection this call would wait for the cluster
             if self.silence.is_to_ask(time.monotonic()) and self.consumer.is_connected():
-                self._on_end()
+                self.silence.on_end(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
             return None
         self.silence.on_read(position_of(message.message_id()).of_entry, time.monotonic())
         return message
 
     def begin(self) -> None:
         self.silence.on_begin(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
-
-    def _on_end(self) -> None:
-        self.silence.on_end(position_of(self.consumer.get_last_message_id()).of_entry, time.monotonic())
 
 
 class AlertIntake:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from geo.alerts import AlertVerdict, VerdictKind, decode_alert, decode_verdict
+from geo.alerts import VerdictKind, decode_alert, decode_verdict
 
 # Record ids as JSON strings, because many programs read numbers as floats. Pure.
 
@@ -89,7 +89,7 @@ def verdict_notification(data: bytes) -> Notification:
     # a withdrawal is matched by what the region had said
     about = verdict.event or verdict.alerted
     return Notification(
-        key=verdict_key(verdict),
+        key=f"{verdict.id}/verdict-{verdict.revision}",
         tenant=verdict.tenant,
         device=verdict.device,
         kind=None if about is None else about.kind,
@@ -100,10 +100,6 @@ def verdict_notification(data: bytes) -> Notification:
         content=with_exact_ids(verdict.model_dump(mode="json", exclude_none=True)),
         earlier_ms=tuple(one.t_ms for one in (verdict.alerted, verdict.previous) if one is not None),
     )
-
-
-def verdict_key(verdict: AlertVerdict) -> str:
-    return f"{verdict.id}/verdict-{verdict.revision}"
 
 
 def body_of(notification: Notification, rules: Iterable[str], more_rules: int = 0) -> bytes:

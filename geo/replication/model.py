@@ -68,10 +68,6 @@ def expanded_roles(
     return found
 
 
-def role_name(pattern: str, cluster: str) -> str:
-    return pattern.replace(CLUSTER, cluster)
-
-
 def namespace_of(resource: str) -> str:
     """The namespace of a grant's resource: itself, or that of a topic."""
     return "/".join(resource.split("/")[:2])
@@ -318,7 +314,7 @@ class Topology(Settings):
 
     def role_of_brokers(self, cluster: str) -> str | None:
         """The role of a cluster's brokers in other clusters; None: the topology does not say."""
-        return role_name(self.replication_role, cluster) if self.replication_role else None
+        return self.replication_role.replace(CLUSTER, cluster) if self.replication_role else None
 
     def superusers_of(self, cluster: str) -> tuple[str, ...]:
         """The roles that may do everything in a cluster: superusers, and the cluster's own brokers.

@@ -55,7 +55,10 @@ class Outlines:
     def of(cls, shapes: Sequence[Shape]) -> Outlines:
         if not len(shapes):
             return cls(np.zeros((0, 2)), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), 0)
-        multi = shapely.multipolygons(shapely.get_parts(shapes), indices=_part_owner(shapes))
+        multi = shapely.multipolygons(
+            shapely.get_parts(shapes),
+            indices=np.repeat(np.arange(len(shapes)), shapely.get_num_geometries(np.asarray(shapes, dtype=object))),
+        )
         _, points, (rings, polygons, fences) = shapely.to_ragged_array(list(multi), include_z=False)
         rings_in_fence = np.diff(polygons[fences])
         return cls(
@@ -113,7 +116,3 @@ def _fits_int32(degrees: Floats | NDArray[np.int32]) -> bool:
 def _block_fits(degrees: Floats | NDArray[np.int32]) -> bool:
     units = np.rint(degrees * _PER_DEGREE)
     return bool(((np.abs(units) <= _MAX_UNITS) & (units / _PER_DEGREE == degrees)).all())
-
-
-def _part_owner(shapes: Sequence[Shape]) -> Ints:
-    return np.repeat(np.arange(len(shapes)), shapely.get_num_geometries(np.asarray(shapes, dtype=object)))

@@ -389,7 +389,12 @@ def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> li
     """
     found = []
     for whole, days in _days_under_caps(used, worth).items():
-        cap = AgreedCap("account" if not whole.device else "device", "day", Fraction(0), _meters(whole.price))
+        cap = AgreedCap(
+            "account" if not whole.device else "device",
+            "day",
+            Fraction(0),
+            tuple(whole.price.split(", ")) if whole.price else (),
+        )
         charged = sum(charge.amount_minor for charge in charges if _is_under(cap, whole, charge.about))
         above: dict[str, Fraction] = {}
         for day in days.values():
@@ -440,10 +445,6 @@ class _CappedDay:
         kept = min(amount, max(Fraction(0), most - self.charged))
         self.charged += kept
         self.above[text] = self.above.get(text, Fraction(0)) + amount - kept
-
-
-def _meters(text: str) -> tuple[str, ...]:
-    return tuple(text.split(", ")) if text else ()
 
 
 def _has(cap: AgreedCap, tariff: AgreedTariff) -> bool:

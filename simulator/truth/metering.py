@@ -258,17 +258,15 @@ def _gaps(found: list[list[TruePosition]]) -> Iterator[tuple[TruePosition, TrueP
     """
     for before, after in pairwise(found):
         start, end = before[-1], after[0]
-        length_m = _beeline_m(start, end)
+        length_m = metres(
+            start.latitude_e7 / 1e7, start.longitude_e7 / 1e7, end.latitude_e7 / 1e7, end.longitude_e7 / 1e7
+        )
         if end.time_us // HOUR_US - start.time_us // HOUR_US <= LONGEST_HOURS and length_m > NOISE_M:
             yield start, end, length_m
 
 
 def _point(fix: TruePosition) -> ExactPoint:
     return ExactPoint(fix.longitude_e7 * (DEGREE // 10**7), fix.latitude_e7 * (DEGREE // 10**7))
-
-
-def _beeline_m(start: TruePosition, end: TruePosition) -> float:
-    return metres(start.latitude_e7 / 1e7, start.longitude_e7 / 1e7, end.latitude_e7 / 1e7, end.longitude_e7 / 1e7)
 
 
 def _row(device: str, quarter: int, total: _GapSum) -> TrueUnknown:

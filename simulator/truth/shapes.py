@@ -222,16 +222,12 @@ def read_gates(path: Path) -> tuple[TrueGate, ...]:
     """The gates of a GeoJSON file. Raises TruthError."""
     try:
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
-        gates = tuple(_gate(feature) for feature in features if _is_gate(feature))
+        gates = tuple(_gate(feature) for feature in features if feature["properties"].get("gate") is True)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TruthError(f"{path}: {error!r}") from error
     if len({gate.id for gate in gates}) != len(gates):
         raise TruthError(f"{path}: two versions of a gate; the truth knows one")
     return gates
-
-
-def _is_gate(feature: dict[str, Any]) -> bool:
-    return feature["properties"].get("gate") is True
 
 
 def _gate(feature: dict[str, Any]) -> TrueGate:

@@ -205,7 +205,11 @@ class CompactedTopicReader:
             self._note_lost("the connection to the cluster is lost")
         # Only until it is current: the question goes to the broker, and would delay each message.
         elif not self._noted.is_current and not reader.has_message_available():
-            self._note_current()
+            self._note(
+                self._noted._replace(
+                    is_current=True, was_current=True, unreachable_since_s=None, problem="", refusal=None
+                )
+            )
         try:
             message = reader.read_next(_WAIT_MS)
         except pulsar.Timeout:
@@ -219,11 +223,6 @@ class CompactedTopicReader:
             said = f"message {self._noted.messages} of {self.topic}: {type(error).__name__}: {error!s:.200}"
             self._noted = self._noted._replace(unhandled=self._noted.unhandled + 1, last_unhandled=said)
             _LOG.error("a message cannot be handled", topic=self.topic, problem=said)
-
-    def _note_current(self) -> None:
-        self._note(
-            self._noted._replace(is_current=True, was_current=True, unreachable_since_s=None, problem="", refusal=None)
-        )
 
     def _note_lost(self, problem: str, refusal: AccessRefusal | None = None) -> None:
         before = self._noted

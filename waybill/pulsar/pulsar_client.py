@@ -61,15 +61,10 @@ class TokenLife(NamedTuple):
     def ends_soon(self, now_s: float) -> str:
         """That it expires soon, as the end of a sentence; else ""."""
         # Without a start of its validity the share is unknown.
-        soon_s = soon_before_end_s(self.ends_s - self.begins_s) if math.isfinite(self.begins_s) else 0.0
+        soon_s = min(_ENDS_SOON_S, _SOON_SHARE * (self.ends_s - self.begins_s)) if math.isfinite(self.begins_s) else 0.0
         if not 0 < self.ends_s - now_s <= soon_s:
             return ""
         return f"ends at {_moment(self.ends_s)}, and was not renewed: get a new one"
-
-
-def soon_before_end_s(life_s: float) -> float:
-    """How long before its expiry a token is reported to expire soon."""
-    return min(_ENDS_SOON_S, _SOON_SHARE * life_s)
 
 
 def token_life(token: str) -> TokenLife | None:

@@ -416,12 +416,26 @@ def document_head(
         "invoice_note": reason,
         "preceding_invoice": preceding and _preceding(preceding),
         "seller": _seller(seller),
-        "buyer": _buyer(buyer, payer),
+        "buyer": {
+            "buyer_identifier": buyer.id,
+            "buyer_name": buyer.name,
+            "buyer_vat_identifier": payer.vat_id,
+            "buyer_postal_address": _address(payer.address),
+        },
         "deliver_to_country_code": payer.address.country if VatCategory.INTRA_COMMUNITY in categories else None,
         "invoicing_period": _period(period),
         "payment_instructions": _payment(seller, number),
         "document_totals": _totals(owed, sign),
-        "vat_breakdown": [_vat(tax, currency, sign) for tax in taxes],
+        "vat_breakdown": [
+            {
+                "vat_category_code": tax.category.value,
+                "vat_category_rate": rate_text(tax),
+                "vat_exemption_reason_text": tax.exemption_reason,
+                "vat_category_taxable_amount": amount(sign * tax.taxable_minor, currency),
+                "vat_category_tax_amount": amount(sign * tax.tax_minor, currency),
+            }
+            for tax in taxes
+        ],
         "body_digest": body_digest,
         "snapshot": snapshot,
         "certificates": _certificates(certificates),
@@ -475,15 +489,6 @@ def _seller(seller: LegalEntity) -> Document:
     }
 
 
-def _buyer(buyer: Account, payer: Payer) -> Document:
-    return {
-        "buyer_identifier": buyer.id,
-        "buyer_name": buyer.name,
-        "buyer_vat_identifier": payer.vat_id,
-        "buyer_postal_address": _address(payer.address),
-    }
-
-
 def _period(period: InvoicingPeriod) -> Document:
     return {
         "invoicing_period_start_date": period.first_day.isoformat(),
@@ -523,14 +528,4 @@ def _totals(owed: Sequence[Owed], sign: int) -> Document:
         "invoice_total_vat_amount": amount(tax, currency),
         "invoice_total_amount_with_vat": amount(gross, currency),
         "amount_due_for_payment": amount(gross, currency),
-    }
-
-
-def _vat(tax: TaxGroup, currency: str, sign: int) -> Document:
-    return {
-        "vat_category_code": tax.category.value,
-        "vat_category_rate": rate_text(tax),
-        "vat_exemption_reason_text": tax.exemption_reason,
-        "vat_category_taxable_amount": amount(sign * tax.taxable_minor, currency),
-        "vat_category_tax_amount": amount(sign * tax.tax_minor, currency),
     }
