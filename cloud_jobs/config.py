@@ -86,7 +86,6 @@ class BoundCheckpoints:
             create_durably(self.folder / _NOTE, _content(self._found()))
 
     def note(self, commit: int) -> None:
-        """Notes a commit of the ingest."""
         noted = self._noted()
         assert noted is not None, "they are bound before anything is committed"
         replace_durably(self.folder / _NOTE, _content(noted._replace(commit=commit)))

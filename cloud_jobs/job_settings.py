@@ -270,6 +270,5 @@ class MetricsSettings(Settings):
     status_port: Port | None = Field(default=None, description="of `cloud-jobs status --serve`: what the lake says")
 
     def port_of(self, command: str) -> int | None:
-        """The port of a command, such as `ingest`, or None."""
         port: int | None = getattr(self, f"{command}_port")
         return port

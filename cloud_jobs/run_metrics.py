@@ -244,8 +244,6 @@ class RunMetrics:
 
 
 class OneRun:
-    """The outcome of a run in progress."""
-
     def __init__(self) -> None:
         self.outcome = RunOutcome.IDLE
         self.counts: dict[str, int] = {}

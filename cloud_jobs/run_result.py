@@ -88,7 +88,6 @@ class JobResult:
         return replace(self, counts=self.counts | {"published": count})
 
     def document(self) -> dict[str, Any]:
-        """The result as JSON values."""
         left_out = (_REFUSED, self.refused_fences), ("quarantined_messages", self.quarantined)
         return {"job": self.job, **self.counts, **{name: [asdict(one) for one in some] for name, some in left_out}}
 
@@ -101,7 +100,6 @@ def ignore_result(_: JobResult) -> None:
 
 
 def result_of(job: str, run: Any, collected: CollectionResult | None) -> JobResult:
-    """The result of a run, from the fields of its dataclass."""
     refused = getattr(run, _REFUSED, None)
     counts = {one.name: getattr(run, one.name) for one in fields(run) if one.name != _REFUSED}
     # a job that uses no fences refuses none

@@ -218,7 +218,6 @@ _sent: list[TemporaryDirectory[str]] = []
 
 
 def spark_properties(settings: SparkSettings) -> dict[str, str]:
-    """The Spark properties that the jobs set."""
     properties = {
         # Days and hours are cut in SQL, and are those of UTC wherever the job runs.
         "spark.sql.session.timeZone": "UTC",

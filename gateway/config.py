@@ -357,6 +357,5 @@ class GatewaySettings(Settings):
         return self.pulsar.tenant or tenant
 
     def topic(self, pulsar_tenant: str, name: str) -> str:
-        """The full name of a topic of this region."""
         namespace = self.pulsar.namespace or f"telemetry-{self.region}"
         return f"persistent://{pulsar_tenant}/{namespace}/{name}"

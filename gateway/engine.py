@@ -387,7 +387,6 @@ class Engine:
         return tenant if tenant in self._rules.tenants and tenant is not None else ""
 
     def begin_attempt(self, token: int) -> Produce:
-        """The effect of one more attempt."""
         return self._begin_attempt(self.in_flight.get(token))
 
     def on_persisted(self, token: int, now_s: float) -> Delivery:

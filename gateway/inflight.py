@@ -119,8 +119,6 @@ class Delivery:
 
 @dataclass(slots=True)
 class TenantUse:
-    """What one tenant has in flight."""
-
     batches: int = 0
     bytes: int = 0
 

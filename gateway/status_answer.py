@@ -56,7 +56,6 @@ def moment_text(moment_s: float) -> str:
 
 
 def facts_table(title: str, facts: Iterable[tuple[str, object]]) -> Table:
-    """A status as a table with a line for each fact."""
     table = Table(title=Text(title), title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

@@ -53,8 +53,6 @@ MISSING_BLOCKS = 0.08
 
 
 class Street(NamedTuple):
-    """A street from one junction to a neighbour."""
-
     to: int
     length_m: float
     limit_mps: float

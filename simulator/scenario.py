@@ -83,8 +83,6 @@ class ScenarioTariff(Settings):
 
 
 class ScenarioAccountVehicle(Settings):
-    """A vehicle of an account."""
-
     tenant: str = Field(default=TENANT, pattern=_NAME)
     device: str
     region: str

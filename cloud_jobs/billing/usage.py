@@ -26,7 +26,6 @@ def reach_at(snapshot: LakeState) -> Reach:
 
 
 def tracks_at(snapshot: LakeState) -> TrackSettings:
-    """The track settings that the usage of a snapshot was computed with."""
     stated = _stated(snapshot)
     # the text also has the engine version, and perhaps settings of earlier versions
     return TrackSettings.model_validate({name: stated[name] for name in TrackSettings.model_fields if name in stated})

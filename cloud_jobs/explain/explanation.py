@@ -234,7 +234,6 @@ def _of_device(contract: PayerContract, device: TenantDevice) -> PayerContract:
 
 
 def _hours(contract: PayerContract, rows: pa.Table, key: ChargeKey) -> Iterator[ExplainedHour]:
-    """The usage rows that the charge counts."""
     [account], days = contract.accounts, set[date]()
     book = PriceBooks().book(account.spans, contract)
     zone = ZoneInfo(contract.period.time_zone)

@@ -21,7 +21,6 @@ _WORDS: Final = {True: "yes", False: "NO", None: "unknown"}
 
 
 def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
-    """At most `limit` hours."""
     found = line.explanation
     key = found.charge.key
     return {
@@ -63,7 +62,6 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
 
 
 def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
-    """At most `limit` hours."""
     arithmetic = [made] if (made := _arithmetic_table(line)) else []
     return Group(_hours_table(line, limit), *arithmetic, _checks_table(line), *_notes(line))
 

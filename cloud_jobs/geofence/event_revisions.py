@@ -194,7 +194,6 @@ def _events(unit: pa.Array, fixes: pa.Table, rules: EventRules) -> Iterator[tupl
 
 
 def _known(rows: pa.Table) -> dict[str, list[Revision[DayEvent]]]:
-    """The known revisions of each unit."""
     known: dict[str, list[Revision[DayEvent]]] = {}
     for row in rows.to_pylist():
         content = DayEvent(*(row[name] for name in DayEvent._fields))

@@ -230,7 +230,6 @@ class KnownCoverage:
             self.update(dict(from_rows(pa.Table.from_batches([batch.filter(pc.invert(is_plain))]))))
 
     def get(self, stream: DeviceStream) -> Coverage | None:
-        """The coverage of a stream, or None."""
         found = self._streams.get(stream)
         if found is None or isinstance(found, Coverage):
             return found
@@ -239,7 +238,6 @@ class KnownCoverage:
         return Coverage(IntervalSet(zip(bounds[::2], bounds[1::2], strict=True)), (), *numbers[-len(_NUMBERS) :])
 
     def update(self, coverage: Mapping[DeviceStream, Coverage]) -> None:
-        """Replaces the coverage of streams."""
         for stream, new in coverage.items():
             numbers = [*chain.from_iterable(new.received.ranges), *_numbers_of(new)]
             kept = new if new.tombstones else pack(f"={len(numbers)}q", *numbers)

@@ -102,7 +102,6 @@ class DataFile(NamedTuple):
     written_ms: int
 
     def add_action(self) -> AddAction:
-        """The action that adds the file in a commit."""
         folder, _, _ = self.path.rpartition("/")
         column = folder.partition("=")[0]
         day = {column: None if self.day is None else self.day.isoformat()} if folder else {}
@@ -165,7 +164,6 @@ def new_path(files: FileSystem, table: str, day: date | None) -> str:
 
 
 def parquet_options(table: str) -> dict[str, Any]:
-    """Options of `pyarrow.parquet.ParquetWriter` for a table."""
     layout = TABLES[table]
     ascending = [name for name in _ASCENDING if name in layout.schema.names]
     return {

@@ -56,7 +56,6 @@ class Erasures:
         return max((one.before for one in self._concerning(tenant, device)), default=None)
 
     def requests(self, tenant: str, device: str) -> list[Erasure]:
-        """The requests of data subjects for this device."""
         return [one for one in self._concerning(tenant, device) if one.since is not None]
 
     def say(self, erasure: Erasure) -> bool:

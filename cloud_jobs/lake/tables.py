@@ -163,7 +163,6 @@ class Lake:
     def coverage_at(
         self, number: int | None, devices: Collection[TenantDevice] | None = None
     ) -> dict[DeviceStream, Coverage]:
-        """The coverage as of a commit of the ingest."""
         rows = self.coverage_rows(self.coverage_manifest(number), devices)
         with self.damage_as_error("coverage"):
             return dict(from_rows(rows))
@@ -181,7 +180,6 @@ class Lake:
             return self.coverage_log.devices_of_new_files(before, self.coverage_log.manifest(until))
 
     def ingest_commit(self) -> int | None:
-        """The number of the newest commit of the ingest, or None."""
         with self.damage_as_error("records"):
             return newest_number(self.open("records"), INGEST)
 

@@ -144,7 +144,6 @@ PARTS: Final = pa.schema(
 
 
 def tenants_of(names: pa.Array) -> pa.Array:
-    """The tenants of devices that are named with it."""
     return pc.list_element(pc.split_pattern(names, SEPARATOR, max_splits=1), 0)
 
 

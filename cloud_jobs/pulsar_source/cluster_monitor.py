@@ -156,7 +156,6 @@ class FailoverFile:
         self._request_path = path.with_name(path.name + _REQUEST_SUFFIX)
 
     def load(self) -> tuple[QueryIdentity, FailoverState] | None:
-        """The stored state; None when there is no file."""
         try:
             content = read_bounded(self._path, _MAX_FILE_BYTES)
         except FileNotFoundError:
@@ -483,7 +482,6 @@ class ClusterMonitor:
         return cluster not in self._silent
 
     def suspect(self, cluster: str, since_s: float) -> None:
-        """See `SilentClusters.suspect`."""
         self._silent.suspect(cluster, since_s)
 
     def record_planned(self, cluster: str, created_times: Mapping[str, str]) -> Mapping[str, SubscriptionProperties]:
@@ -517,7 +515,6 @@ class ClusterMonitor:
         return view
 
     def look_at_others(self, cluster: str) -> list[ClusterView]:
-        """The views of the other clusters that answer."""
         views = []
         for name, survey in self._surveys.items():
             if name != cluster and self.is_reachable(name):

@@ -229,7 +229,6 @@ class EntryFates:
         return sorted(position for position, fate in self.fates.items() if fate in fates)
 
     def endings(self) -> dict[LedgerPosition, Chunk]:
-        """The last chunks, by position."""
         return {position: self.chunks[position] for position in self.with_fate(Fate.ENDING)}
 
 
@@ -253,7 +252,6 @@ class Inquiry:
         self._max_single = bounds.single
 
     def entry_fates(self, positions: Iterable[LedgerPosition]) -> EntryFates:
-        """The fates of undelivered entries."""
         result = EntryFates()
         for position, answer in self.answers(positions).items():
             result.fates[position] = fate_of(answer)

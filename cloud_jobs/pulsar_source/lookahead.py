@@ -275,7 +275,6 @@ class Lookaheads:
         *,
         isolated: bool,
     ) -> dict[str, Iterable[PendingMessage]]:
-        """Topic partition -> the messages of its range, lazily."""
         if not isolated:
             return {
                 part.topic: self._lookahead(cluster, states, part).read_between(part.start, part.end) for part in ranges

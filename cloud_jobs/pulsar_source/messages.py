@@ -266,7 +266,6 @@ _MAX_ORIGINS = 1000
 
 
 def spark_schema(names: Sequence[str] = ALL_COLUMNS) -> str:
-    """Columns as Spark's DDL."""
     return ", ".join(f"{name} {_TYPES[name][0]}" for name in names)
 
 

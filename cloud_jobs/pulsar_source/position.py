@@ -337,7 +337,6 @@ class SubscriptionProperties:
         return cls(properties[_ID], planned, acknowledged, _CHUNKED in properties, starting)
 
     def to_properties(self) -> dict[str, str]:
-        """The reverse of `from_properties`."""
         properties = {
             _ID: self.subscription_id,
             _PLANNED: ",".join(self.planned),

@@ -143,7 +143,6 @@ class RangeVerifier:
         return RangeVerifier(self._options, planned, self._io, self._bounds)
 
     def add_delivered(self, runs: EntryRuns, first: int) -> None:
-        """Adds the delivered runs from `first` on."""
         self._delivered.add(runs, first)
 
     def check_while_idle(self) -> None:
@@ -235,8 +234,6 @@ class RangeVerifier:
 
 
 class DeliveredEntries:
-    """The delivered entries of one range, and its gaps."""
-
     def __init__(self, planned: PlannedRange) -> None:
         self._planned = planned
         self._reached = (planned.start.ledger, planned.start.entry)

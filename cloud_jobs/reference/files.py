@@ -67,7 +67,6 @@ class ReferenceVersion:
 
     @property
     def key(self) -> str:
-        """Its key in the compacted topic."""
         return f"{self.id}@{self.effective_from}"
 
 
@@ -348,7 +347,6 @@ def _last_id(client: pulsar.Client) -> str | None:
 
 
 def _ids(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Iterator[str | None]:
-    """The ids of the messages of a topic from `start` on; None for a message without one."""
     reader = client.create_reader(
         f"{NAMESPACE}/{topic}",
         start,

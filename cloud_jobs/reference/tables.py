@@ -277,7 +277,6 @@ def quarantined_messages(lake: Lake) -> list[Row]:
 
 
 def publications_in(lake: Lake) -> list[Row]:
-    """All publications in their order."""
     return sorted(lake.rows("reference").to_pylist(), key=publication_order)
 
 

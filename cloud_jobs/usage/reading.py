@@ -39,7 +39,6 @@ _BASE: Final = 1 << 10
 
 
 def device_hours(device: Ints, hour: Ints) -> Ints:
-    """The numbers of device hours."""
     return (device << _HOUR_BITS) + hour + _BASE
 
 
@@ -288,7 +287,6 @@ def joined(parts: Iterable[Arrays], names: Sequence[str]) -> Arrays:
 
 
 def count_devices(files: FileSystem, path: str, ranges: Mapping[str, Range]) -> dict[TenantDevice, int]:
-    """The number of records of each device in a file."""
     counts = Counter[TenantDevice]()
     for rows in stored_rows(files, "records", path, ["tenant", "device"], ranges):
         found = rows.group_by(["tenant", "device"], use_threads=False).aggregate([([], "count_all")])

@@ -66,7 +66,6 @@ class OpenAlerts:
 
     @property
     def waiting(self) -> pa.Table:
-        """The alerts without a verdict."""
         return self.rows.filter(pc.is_null(self.rows["reason"]))
 
     @property

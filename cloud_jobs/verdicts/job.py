@@ -199,7 +199,6 @@ class VerdictRun:
     oldest_provisional_s: int = 0
 
     def __bool__(self) -> bool:
-        """Whether a verdict was given."""
         return bool(self.confirmed + self.corrected + self.withdrawn + self.late)
 
 
@@ -275,7 +274,6 @@ class Decisions:
         return pa.Table.from_pylist(found, schema=TABLES[TABLE].schema)
 
     def left(self, verdicts: TableCommit, alerts: TableCommit) -> OpenAlerts:
-        """The open alerts for the next run."""
         waiting = pa.concat_tables(self._waiting).sort_by([("commit_number", "ascending"), ("id", "ascending")])
         is_again = pc.is_in(self._kept_unproven["id"], pa.array(sorted(self._looked_at), pa.string()))
         unproven = pa.concat_tables([self._kept_unproven.filter(pc.invert(is_again)), *self._unproven])

@@ -139,7 +139,6 @@ def run_verdicts(settings: CloudSettings, report: Callable[[Counts], object], *,
 
 
 def verdict_message(row: Row) -> dict[str, Any]:
-    """The published JSON of a row of `verdicts`."""
     stated = event_of(row)
     is_withdrawn = row["verdict"] == VerdictKind.WITHDRAWN
     # its recipients are found by the event

@@ -37,8 +37,6 @@ Row = dict[str, Any]
 
 
 class OpenedTable(NamedTuple):
-    """A table as a run reads it."""
-
     lake: Lake
     name: str
     opened: DeltaTable

@@ -124,7 +124,6 @@ class CanaryScript:
         return number * self.settings.period_s * 1000
 
     def number_at(self, t_ms: int) -> int:
-        """The number of the probe at a moment."""
         return t_ms // (self.settings.period_s * 1000)
 
     def quarter_of(self, number: int) -> int:
@@ -164,7 +163,6 @@ class CanaryScript:
         return ProbeItem("enter", begins_ms + enter_ms), ProbeItem("exit", begins_ms + exit_ms)
 
     def items(self, number: int) -> dict[Hop, tuple[ProbeItem, ...]]:
-        """The expected items of a probe at each hop."""
         records, events = self.record_items(number), self.event_items(number)
         ends_ms = self.begins_ms(number) + self.driven_ms
         rest = {Hop.USAGE: (ProbeItem("usage", ends_ms),), Hop.RATED: (ProbeItem("rated", ends_ms),)}

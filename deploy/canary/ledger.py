@@ -21,8 +21,6 @@ _NOBODY: Mapping[Hop, str] = {}
 
 
 class HopColour(StrEnum):
-    """State of a hop."""
-
     GREEN = "green"
     """The newest due probe arrived whole, once, in time and with the right content."""
     RED = "red"
@@ -129,7 +127,6 @@ class CanaryLedger:
         return sum(probe.begins_s >= since_s for probe in self._probes.values())
 
     def send(self, number: int, items: Mapping[Hop, Iterable[ProbeItem]], begins_s: float, ends_s: float) -> None:
-        """Add a probe with its expected items at each hop."""
         assert number not in self._probes, "a probe is sent once"
         at = {hop: ProbeAtHop(of_hop) for hop, of_hop in items.items() if hop in self.limits_s}
         self._probes[number] = Probe(number, begins_s, ends_s, at)
@@ -256,7 +253,6 @@ class CanaryLedger:
         return HopState(hop, HopColour.GREEN)
 
     def _overdue_before(self, probe: Probe, hop: Hop, now_s: float) -> Hop | None:
-        """The nearest earlier hop at which a probe is overdue."""
         for before in self._before(probe, hop):
             due_s = self._due_s(probe, before)
             if due_s is not None and probe.hops[before].whole_s is None and now_s > due_s:

@@ -97,11 +97,9 @@ class SentProbes:
         self._begun, self._after_cut, self.last = None, True, None
 
     def is_unknown(self, quarter: int) -> bool:
-        """Whether it is unknown what was driven in a quarter."""
         return quarter in self._unknown or quarter <= self._forgotten
 
     def whole(self, quarter: int) -> list[int]:
-        """The probes of a quarter that were sent as a whole, in order."""
         return sorted(self._whole.get(quarter, ()))
 
     def begun(self, quarter: int) -> int | None:

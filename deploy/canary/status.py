@@ -64,7 +64,6 @@ class CanaryStatus(Settings):
         return None if self.of(HopColour.UNKNOWN) or not self.of(HopColour.GREEN) else True
 
     def of(self, colour: HopColour) -> list[Hop]:
-        """The hops of a colour."""
         return [one.hop for one in self.hops if one.colour is colour]
 
 

@@ -234,7 +234,6 @@ class CanaryWatch:
         self.not_sent = why
 
     def show_records(self, hop: Hop, records: Iterable[RecordOfProbe]) -> None:
-        """Records of the device arrived at a hop."""
         of_probe: dict[int, list[RecordOfProbe]] = {}
         for record in records:
             of_probe.setdefault(self.script.number_at(record.item.t_ms), []).append(record)
@@ -251,7 +250,6 @@ class CanaryWatch:
                         ledger.judge(number, hop, fault)
 
     def show(self, number: int, hop: Hop, items: Sequence[ProbeItem]) -> None:
-        """Items of a probe arrived at a hop."""
         with self.ledger() as ledger:
             for latency_s in ledger.see(number, hop, items, self.clock()):
                 self.metrics.latency.labels(hop.value).observe(latency_s)

@@ -83,7 +83,6 @@ class CentralTable:
         return sorted(one for one in found if one.at_s >= since_s)
 
     def rows(self) -> int:
-        """The number of rows with this epoch."""
         # A set of record ids cannot hold one twice: only rows show a duplicate.
         return int(self._lake.rows("records", ["epoch"], where=[("epoch", "=", self._epoch)]).num_rows)
 

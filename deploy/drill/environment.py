@@ -190,7 +190,6 @@ class DrillEnvironment:
 
     @property
     def topics(self) -> list[str]:
-        """The topic of batches of each region."""
         return [f"persistent://{TENANT}/telemetry-{region}/batches" for region in self.topology.regions]
 
     def region_cluster(self, region: str) -> PulsarCluster:

@@ -219,8 +219,6 @@ def status(
 
 
 class LinkAction(StrEnum):
-    """What can be done to a link."""
-
     CUT = "cut"
     HEAL = "heal"
     DELAY = "delay"

@@ -8,8 +8,6 @@ class LocalStackError(Exception):
 
 
 class ProgramMissing(LocalStackError):
-    """The program of a server was not found."""
-
     def __init__(self, program: str, remedy: str) -> None:
         super().__init__(f"{program} was not found; {remedy}")
 
@@ -41,8 +39,6 @@ class StackInUse(LocalStackError):
 
 
 class StackNotRunning(LocalStackError):
-    """No stack runs in this folder."""
-
     def __init__(self, folder: Path) -> None:
         super().__init__(f"no stack runs in {folder}; start one with `waybill up --folder {folder}`")
 

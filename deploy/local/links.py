@@ -48,8 +48,6 @@ class LinkState(BaseModel):
 
 
 class LinkAnswer(BaseModel):
-    """The line that answers a command."""
-
     state: LinkState | None = None
     error: str = "empty answer"
 

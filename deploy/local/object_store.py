@@ -59,7 +59,6 @@ credentials_file = "{self.credentials_file}"
 """
 
     def lake(self, name: str) -> str:
-        """The URL of a lake of that name."""
         return f"s3://{self.bucket}/{name}"
 
     def addresses(self) -> dict[str, str]:

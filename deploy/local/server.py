@@ -168,7 +168,6 @@ class Server(ABC):
         return {}
 
     def addresses(self) -> dict[str, str]:
-        """Where the server is reached, by name."""
         return {}
 
     @property

@@ -53,8 +53,6 @@ _LEAST_FREE_SHARE = 0.01
 
 
 class StackSettings(Settings):
-    """What the stack has, and its size."""
-
     pulsar: PulsarSettings = Field(default_factory=PulsarSettings)
     lake: LakePlace = Field(LakePlace.FOLDER, description="with `s3` the stack has an S3 server with a bucket for it")
     spark: bool = Field(False, description="also a Spark cluster of a master and two workers")

@@ -167,7 +167,6 @@ port = {status_port}
 
 
 def gateway_settings(stack: LocalStack, region: str, status_port: int) -> str:
-    """Settings of the first gateway of a region."""
     name, access = f"{region}-1", stack.access(f"gateway-{region}")
     files = stack.client_files(f"gateway@{name}", region)
     service_url = stack.pulsar[stack.topology.regions[region].cluster].service_url

@@ -70,7 +70,6 @@ class Statements:
         return max(0.0, due_s - now_s)
 
     def take_heartbeat(self, now_s: float) -> tuple[int, bytes]:
-        """The epoch and the bytes of the heartbeat to send now."""
         current = self.current
         assert current is not None, "only what can be stated is due"
         self._note(current, now_s)

@@ -191,7 +191,6 @@ class RetryQueue:
         self._entries[batch.id] = RetryEntry(batch, reason, first_s, self._most - 1, now_s + self._pause_s)
 
     def first_s(self, identity: int) -> float:
-        """When the batch was first sent."""
         return self._entries[identity].first_s
 
     def retry_now(self, identity: int) -> None:

@@ -93,7 +93,6 @@ class CertificateRequests:
         return encode_enrolment_request(EnrolmentRequest(self._nonce, make_request(key, self._name)))
 
     def is_answered_by(self, payload: bytes) -> bool:
-        """Whether this answers the last request."""
         try:
             return self._nonce != "" and decode_enrolment_answer(payload).nonce == self._nonce
         except EnrolmentUnreadable as error:

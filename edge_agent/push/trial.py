@@ -64,7 +64,6 @@ class PushTrial:
 
     @property
     def is_on(self) -> bool:
-        """Whether settings are on trial."""
         return self._record.trial is not None
 
     @property

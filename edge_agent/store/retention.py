@@ -134,7 +134,6 @@ def _batch_of(row: tuple[int, int, int, int, int]) -> StoredBatch:
 
 
 def oldest_rows(connection: Connection, class_index: int, limit: int) -> list[StoredBatch]:
-    """The oldest batches of a class that hold records."""
     rows = connection.execute(
         f"SELECT {_ROW} FROM batches WHERE class = ? AND records > 0 ORDER BY id LIMIT ?",  # noqa: S608
         (class_index, limit),

@@ -53,8 +53,6 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CertificateAnswer:
-    """What the region answered to a request for a certificate."""
-
     payload: bytes
 
 

@@ -46,7 +46,6 @@ class AccessKey:
         return unsigned if self._key is None else signed_by(self._key)
 
     def sign_confirmation(self, body: bytes, now_ms: int) -> Mapping[str, str]:
-        """The properties of a confirmation."""
         if self._key is None:
             return {}
         publication_id = next_publication_id(None, now_ms, secrets.randbits(RANDOM_BITS))

@@ -297,7 +297,6 @@ class BrokerFiles:
 
     @property
     def lists(self) -> dict[str, RevocationList]:
-        """The lists on disk, by issuer."""
         return lists_in(_read(self._settings.revocation_file))
 
     def write_rules(self, denied: frozenset[str]) -> bool:

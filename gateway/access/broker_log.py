@@ -75,8 +75,6 @@ MAX_READ_BYTES = 1 << 20
 
 
 class RefusedConnection(StrEnum):
-    """Reasons, as in the metric."""
-
     NO_CERTIFICATE = "no-certificate"
     """The client showed none."""
     NOT_VERIFIED = "not-verified"

@@ -63,7 +63,6 @@ class SessionLooks:
         return min((look.at_s for look in self._looks.values()), default=math.inf)
 
     def take(self, now_s: float) -> list[str]:
-        """The devices that are due."""
         due = [name for name, look in self._looks.items() if look.at_s <= now_s][:_LOOKS_AT_ONCE]
         for name in due:
             wait_s = 2 * self._looks.pop(name).wait_s

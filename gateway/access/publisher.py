@@ -66,7 +66,6 @@ class _Kind:
         return max(self._retry_at_s - time.monotonic(), 0.0)
 
     def begin(self, client: Any) -> None:
-        """Use another client."""
         self._client, self._producer = client, None
 
     def has_failed(self) -> bool:

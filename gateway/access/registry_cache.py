@@ -238,7 +238,6 @@ class RegistryCache:
             self._execute(_REPLACE, *row)
 
     def _has(self, message: TopicMessage) -> bool:
-        """Whether the cache has exactly this message."""
         with contextlib.suppress(CacheUnavailable):
             kept = [_message(row) for row in self._execute(_BY_NAME, message.key)]
             return bool(kept) and kept[0] is not None and kept[0][:3] == message[:3]
@@ -292,7 +291,6 @@ def _read(message: TopicMessage, check_signed: CheckSigned | None) -> DevicePubl
 
 
 def _message(row: tuple[Any, ...]) -> TopicMessage | None:
-    """A row as a message; None if it is damaged."""
     try:
         name, body, properties, published_ms = row
         message = TopicMessage(name, body, dict(json.loads(properties)), published_ms)

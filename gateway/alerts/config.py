@@ -180,11 +180,9 @@ class AlertSettings(Settings):
 
     @property
     def pulsar_tenants(self) -> tuple[str, ...]:
-        """The Pulsar tenants whose batches are read."""
         return (self.pulsar.tenant,) if self.pulsar.tenant is not None else self.tenants
 
     def tenants_of(self, pulsar_tenant: str) -> frozenset[str]:
-        """The tenants whose batches the topics of a Pulsar tenant may have."""
         return frozenset(self.tenants) if self.pulsar.tenant is not None else frozenset({pulsar_tenant})
 
     def batches_topic(self, pulsar_tenant: str) -> str:

@@ -403,7 +403,6 @@ class LiveEvents:
         self.passed_over.forgotten += count
 
     def _are_quiet(self, slots: Ints, rows: FixRows) -> Bools:
-        """Which devices have no event by their new fixes."""
         last = self._held.last(slots)
         # undecided devices, and those that are due, are always evaluated
         has_fixes = self._held.lengths(slots) > 0
@@ -459,7 +458,6 @@ class LiveEvents:
         self._held.write(slots, held.take(np.arange(len(held.owner)) >= anchor[held.owner]))
 
     def _judge(self, slots: Ints, new: FixRows, received_ms: Ints) -> list[_SlotEvents]:
-        """The events of devices that are not quiet."""
         if not len(slots):
             return []
         rows = self._merged(slots, new)

@@ -261,7 +261,6 @@ class PartitionOwner:
 
     @property
     def held(self) -> list[OwnedPartition]:
-        """The partitions of this process."""
         return [owned for owned, _ in list(self._held.values())]
 
     @property
@@ -284,7 +283,6 @@ class PartitionOwner:
 
     @property
     def partitions_unowned(self) -> tuple[str, ...]:
-        """The partitions without a known owner."""
         return tuple(self._claims.unowned([*self._held], time.monotonic()))
 
     @property

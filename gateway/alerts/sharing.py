@@ -51,7 +51,6 @@ class PresenceMessage(BaseModel):
         return len(self.acknowledged)
 
     def reads(self, partition: str) -> bool:
-        """Whether a partition may be given to it."""
         return partition.removeprefix("persistent://").partition("/")[0] in self.tenants
 
     def is_ready(self, partition: str) -> bool:
@@ -152,7 +151,6 @@ def _rank(instance: str, partition: str) -> bytes:
 
 
 def decode_presence(data: bytes) -> PresenceMessage | None:
-    """The message of some bytes; None: it is none."""
     try:
         parse_json(data, max_bytes=_MAX_BYTES)
         return PresenceMessage.model_validate_json(data)

@@ -236,7 +236,6 @@ class NotificationBook:
         self._open.executemany("REPLACE INTO digests VALUES (?, ?, ?, ?, ?)", digests)
 
     def digests(self) -> list[Digest]:
-        """The digests that are not delivered yet."""
         with self._faults():
             return [Digest(*row) for row in self._open.execute("SELECT * FROM digests ORDER BY key")]
 

@@ -68,8 +68,6 @@ def usable_devices(body: str) -> Usable[StatedDevices]:
 
 
 class AccountDevices:
-    """The accounts of each device at any time."""
-
     def __init__(self, held: Iterable[HeldVersion[StatedDevices]] = ()) -> None:
         versions = defaultdict[str, list[StatedDevices]](list)
         for one in held:
@@ -128,8 +126,6 @@ class _RuleVersion(NamedTuple):
 
 
 class RuleBook:
-    """All versions of all rules."""
-
     def __init__(self, held: Iterable[HeldVersion[AlertRule]] = ()) -> None:
         self._versions = defaultdict[str, list[_RuleVersion]](list)
         self._of_account = defaultdict[str, list[str]](list)

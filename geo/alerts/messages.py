@@ -148,8 +148,6 @@ Reason = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
 class FinalEvent(AlertMessage):
-    """An event as the centre computed it."""
-
     kind: Kind
     place: Name
     t_ms: Milliseconds

@@ -25,8 +25,6 @@ _NAME: Final = r"[a-z0-9][a-z0-9._-]{0,62}"
 
 
 class RuleMessages(StrEnum):
-    """Which messages an account gets."""
-
     ALERTS = "alerts"
     """Alerts of a region, at once."""
     VERDICTS = "verdicts"

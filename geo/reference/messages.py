@@ -178,7 +178,6 @@ def quarantined_publication(row: Row, reason: str) -> Row:
 
 
 def named_message(row: Row) -> QuarantinedMessage:
-    """A row of the quarantine, as it is shown."""
     return QuarantinedMessage(row["topic"], row["message_id"] or "", row["key"] or "", row["reason"])
 
 

@@ -86,7 +86,6 @@ def _count(value: int | None) -> str:
 
 
 def summary(seen: Observation) -> str:
-    """One observation in a line."""
     connected = sum(link.connected for link in seen.links)
     waiting = [link.backlog for link in seen.links if link.backlog is not None]
     lags = [link.delay_s for link in seen.links if link.delay_s is not None]

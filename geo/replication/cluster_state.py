@@ -96,7 +96,6 @@ _GLOBAL = "global"  # Pulsar's name for all clusters at once, no cluster
 
 
 def actual(admins: Mapping[str, AdminClient], tenants: Iterable[str]) -> dict[str, ClusterState]:
-    """The state of each cluster, restricted to these tenants."""
     wanted = list(tenants)
     return for_each_cluster(admins, lambda admin: _read(admin, wanted))
 

@@ -91,8 +91,6 @@ class SeenFrom(Settings):
 
 
 class ClusterAddress(Settings):
-    """The addresses of a cluster."""
-
     service_url: ServiceUrl = Field(
         description="for clients and replicators: pulsar://host:port or pulsar+ssl://host:port"
     )
@@ -108,8 +106,6 @@ class ClusterAddress(Settings):
 
 
 class Cluster(Settings):
-    """One Pulsar cluster."""
-
     address: ClusterAddress | None = Field(None, description="where it is; a local stack fills this in")
 
 
@@ -409,7 +405,6 @@ class Topology(Settings):
 
 
 def _with_roles(spec: Namespace, tenant: str, regions: tuple[str, ...]) -> Namespace:
-    """The namespace with `{tenant}` and `{region}` replaced in the roles of its subscriptions."""
 
     def filled(topic: Topic) -> Topic:
         subscriptions = {}

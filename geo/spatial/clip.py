@@ -89,7 +89,6 @@ class Segments:
 
 
 def segments_of(tracks: Tracks) -> Segments:
-    """The segments of tracks, in track order (see `Tracks.segments`)."""
     end = tracks.segments()
     a, b, fixes = tracks.row[end - 1], tracks.row[end], tracks.fixes
     follows = np.zeros(len(end), dtype=np.bool_)

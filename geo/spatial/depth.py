@@ -74,7 +74,6 @@ class _Ways:
 
     @classmethod
     def parts(cls, start: Points, end: Points, row: Ints, part: Ints, count: Ints) -> _Ways:
-        """Part number `part` of `count` equal parts of each row."""
         (px, py), (qx, qy) = ((x[row], y[row]) for x, y in (start, end))
         middle, half = (part + 0.5) / count, 0.5 / count
         lon, lat = px + (qx - px) * middle, np.clip(py + (qy - py) * middle, -90.0, 90.0)

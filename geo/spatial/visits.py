@@ -161,7 +161,6 @@ class Course:
 
 
 def find_visits(tracks: Tracks, fences: FenceSet, settings: VisitSettings | None = None) -> Visits:
-    """The visits of all devices to all fences."""
     course = Course(tracks)
     if not len(course.ends) or not fences.names:
         return _visits(course, Sides(*(np.zeros(0, dtype=kind) for kind in (int, int, int, bool, float, float, bool))))

@@ -58,8 +58,6 @@ def changes(a: ExactPoint, b: ExactPoint, zones: Zones) -> Iterator[tuple[Fracti
 
 
 class ChargedEntries:
-    """Which entries of one unbroken track are charged."""
-
     def __init__(self, track: Sequence[TruePlace], zones_at: ZonesAt) -> None:
         self._track, self._zones_at = track, zones_at
         self._counted: dict[str, dict[tuple[Fraction, bool], bool]] = {}

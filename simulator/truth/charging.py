@@ -484,7 +484,6 @@ def _first_regions(used: list[Used]) -> dict[tuple[str, str, str], str]:
 
 
 def _is_under(cap: AgreedCap, about: TrueKey, charge: TrueKey) -> bool:
-    """Whether a charge counts for the cap of `about`."""
     whose = cap.pool == "account" or (charge.tenant, charge.device) == (about.tenant, about.device)
     return whose and charge.account == about.account and (not cap.meters or charge.meter in cap.meters)
 

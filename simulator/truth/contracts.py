@@ -200,8 +200,6 @@ class AgreedRate(NamedTuple):
 
 
 class TrueContracts:
-    """All known versions."""
-
     def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
         """`documents`: parsed TOML, in the order of publication. Raises TruthError."""
         self.tariffs: dict[tuple[str, datetime], AgreedTariff] = {}

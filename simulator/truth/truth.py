@@ -228,7 +228,6 @@ class Truth:
         return tuple(sorted(self._entries))
 
     def records(self, device: str) -> Counter[Made]:
-        """The records of a device with their counts."""
         return Counter(entry.made for entry in self._entries.get(device, []))
 
     def positions(self, device: str) -> list[TruePosition]:

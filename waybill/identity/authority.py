@@ -501,7 +501,6 @@ def _end(authority: Authority, now: datetime, lifetime: timedelta) -> datetime:
 
 
 def with_chain(certificate: x509.Certificate, authority: Authority) -> Issued:
-    """A certificate of this authority with its chain to the root."""
     chain = (certificate, *authority.chain)
     pem = b"".join(one.public_bytes(serialization.Encoding.PEM) for one in chain)
     return Issued(certificate, pem, certificate.serial_number, certificate.not_valid_after_utc)

@@ -64,7 +64,6 @@ def _token(text: str) -> EnrolmentToken:
 
 
 def token_id(password_hash: str) -> str:
-    """The name of a token with this hash."""
     return f"token-{hashlib.sha256(password_hash.encode()).hexdigest()[:16]}"
 
 

@@ -46,7 +46,6 @@ def encode_confirmation(
 
 
 def decode_confirmation(body: bytes) -> RegionConfirmation | None:
-    """None for bytes that are not a confirmation."""
     try:
         facts = parse_json(body, max_bytes=_MAX_BYTES, max_depth=3, max_values=_MAX_VALUES)
         region, at_s, confirmed, refused = facts["region"], facts["at_s"], facts["confirmed"], facts["refused"]

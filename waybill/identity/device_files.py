@@ -88,8 +88,6 @@ class StatedDevice(Settings):
 
 
 class DeviceFile(Settings):
-    """The content of a file."""
-
     device: Annotated[tuple[StatedDevice, ...], Field(min_length=1, max_length=MAX_DEVICES)]
 
 
@@ -105,8 +103,6 @@ def read_device_file(file: Path) -> tuple[StatedDevice, ...]:
 
 
 class PlannedChange(StrEnum):
-    """What is to be done with a device."""
-
     NOTHING = "nothing"
     EXPECT = "expect"
     SUSPEND = "suspend"

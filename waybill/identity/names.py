@@ -143,7 +143,6 @@ def principal(kind: PrincipalKind | str, name: str) -> str:
 
 
 def parse_name(cn: str) -> DeviceName | PrincipalName | None:
-    """None for an invalid name."""
     if len(cn) > MAX_NAME_CHARACTERS:
         return None
     if matched := _PRINCIPAL.fullmatch(cn):

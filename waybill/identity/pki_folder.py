@@ -155,7 +155,6 @@ class PkiFolder:
         return AuthorityFolder.open(place)
 
     def regions(self) -> list[str]:
-        """The regions that have an authority here."""
         return sorted(place.parent.name for place in self.folder.glob("regions/*/authority.pem"))
 
     def share(self, region: str) -> Path:

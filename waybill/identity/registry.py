@@ -27,8 +27,6 @@ from waybill.settings import Settings
 
 
 class DeviceState(StrEnum):
-    """The state of a device."""
-
     EXPECTED = "expected"
     """It may enrol with its claim."""
     ACTIVE = "active"

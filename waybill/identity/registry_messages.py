@@ -189,7 +189,6 @@ def _publication(entry: DeviceEntry, body: bytes, warrant: str) -> Publication:
 
 
 def scope_of_entry(keys: OperatorKeys, signer: str, entry: DeviceEntry) -> Scope:
-    """The scope of an entry that the key of this id signed."""
     return Scope(ENROLMENT_KIND if _is_enroller(keys, signer) else KIND, frozenset((entry.tenant,)))
 
 

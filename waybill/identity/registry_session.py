@@ -223,7 +223,6 @@ class RegistrySession:
         return entry
 
     def publications(self) -> list[DevicePublication]:
-        """The publications in force, by name."""
         return [found for _, found in sorted(self._reader.registry.all().items())]
 
     def publication(self, name: str) -> DevicePublication | None:

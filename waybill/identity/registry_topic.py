@@ -255,7 +255,6 @@ class DeviceRegistry(Generic[T]):
         return None if held is None else held.precedence
 
     def names(self, tenant: str) -> set[str]:
-        """The known devices of a tenant."""
         return set(self._held.get(tenant, {}))
 
     def all(self) -> dict[str, T]:

@@ -183,8 +183,6 @@ _MAX_FILE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class OperatorKey:
-    """The private key of an operator."""
-
     private: Ed25519PrivateKey
 
     @classmethod
@@ -212,7 +210,6 @@ class OperatorKey:
 
     @property
     def public(self) -> bytes:
-        """The raw public key."""
         raw = serialization.Encoding.Raw, serialization.PublicFormat.Raw
         return self.private.public_key().public_bytes(*raw)
 

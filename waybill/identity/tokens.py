@@ -130,7 +130,6 @@ def public_keys(keys: Iterable[TokenKey]) -> bytes:
 
 
 def discovery(issuer: str) -> bytes:
-    """The OpenID discovery document of an issuer."""
     return json.dumps(
         {
             "issuer": issuer,

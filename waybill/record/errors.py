@@ -60,8 +60,6 @@ class InvalidJson(TelemetryError):
 
 
 class WireError(TelemetryError):
-    """A batch is refused."""
-
     reason: RefusalReason
 
 

@@ -71,7 +71,6 @@ def _topic(tenant: str, device: str, channel: DeviceChannel) -> str:
 
 
 def parse_device_topic(topic: str) -> DeviceTopic | None:
-    """None for any other topic."""
     # Checked before it is cached: a topic may have 64 kB.
     return _parsed(topic) if len(topic) <= _MAX_DEVICE_TOPIC else None
 

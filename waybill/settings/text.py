@@ -198,7 +198,6 @@ class TomlLines:
 
 
 def _names(text: str) -> list[str]:
-    """The names of a dotted key."""
     parts = [part.strip() for part in text.split(".")]
     if all(_BARE.fullmatch(part) for part in parts):
         return parts

@@ -188,7 +188,6 @@ def _say_closed(
     days: BillingPeriod,
     kinds: Mapping[TenantDevice, ClosedState | None],
 ) -> None:
-    """Prints the state of each device from a new certificate."""
     span = f"from {stamp(days.start)} to {stamp(days.end)}, {days} in {days.time_zone}"
     for name, one in found.items():
         tenant, device = name

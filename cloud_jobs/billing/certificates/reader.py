@@ -221,7 +221,6 @@ def _quarter_begins(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def _devices_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[TenantDevice]]:
-    """The device index of each row, and the devices."""
     tenants, devices = (encoded(rows[name]) for name in _OF_DEVICE)
     count = max(len(devices.dictionary), 1)
     codes = tenants.indices.to_numpy().astype(np.int64) * count + devices.indices.to_numpy()

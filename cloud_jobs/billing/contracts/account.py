@@ -68,7 +68,6 @@ class ExchangeRate(Contract):
 
 
 def rate_id(currency: str, into: str) -> str:
-    """The id of the rate from `currency` into `into`."""
     return f"{currency}-{into}".lower()
 
 

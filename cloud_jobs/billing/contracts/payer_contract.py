@@ -98,7 +98,6 @@ class PayerContract:
 
     @property
     def id(self) -> str:
-        """The id of the payer's account."""
         return self.account.id
 
     @property

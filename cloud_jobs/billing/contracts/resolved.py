@@ -119,11 +119,9 @@ class AccountTree:
         return None if above.facts.parent is None else _parent_is_child(name, parent, above.facts.parent)
 
     def version_at(self, name: str, moment_us: int) -> ContractVersion[AccountFacts] | None:
-        """The version of an account that is in force at a moment."""
         return self._accounts.get(name, _NO_ACCOUNT).at(moment_us)
 
     def without_payer(self, moment_us: int) -> list[ContractFault]:
-        """The accounts that lead to no payer at a moment."""
         return [fault for name in sorted(self._accounts) if (fault := self.way_up(name, moment_us))]
 
 
@@ -324,7 +322,6 @@ class Contracts:
         return [*devices, *dict.fromkeys(self._contradictions.values())]
 
     def devices_of(self, account: str, moment: datetime) -> set[TenantDevice]:
-        """The devices that an account pays for at a moment."""
         version = self._tree.version_at(account, micros(moment))
         return set() if version is None else self._devices(version, micros(moment), micros(moment) + 1)
 
@@ -356,7 +353,6 @@ class Contracts:
         return found
 
     def account_at(self, account: str, moment: datetime) -> AccountFacts | None:
-        """The facts of an account at a moment; None: it is not in force."""
         version = self._tree.version_at(account, micros(moment))
         return None if version is None else version.facts
 

@@ -180,7 +180,6 @@ class Paid(NamedTuple):
     whole: Fraction
 
     def per(self, base_per_unit: int) -> Paid:
-        """Converts base units to units of a price."""
         return Paid(*(one / base_per_unit for one in self))
 
 
@@ -232,7 +231,6 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
 
 
 def pool_steps(uses: Uses) -> list[PoolStep]:
-    """The steps of a pool in order of time."""
     ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_version_of)
     found = [tuple(step) for _, step in groupby(ordered, key=_terms_of)]
     free, quantities = list[Fraction](), [sum(quantity for _, _, quantity in step) for step in found]

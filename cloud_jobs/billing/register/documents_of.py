@@ -48,7 +48,6 @@ class DocumentMaker:
 
     @property
     def charges(self) -> dict[str, Sequence[Charge]]:
-        """The charges of each loaded closing."""
         return {key: rated.charges for key, rated in self._rated.items()}
 
     def change(self, before: Closing, after: Closing) -> PostedChange:

@@ -84,8 +84,6 @@ class FuturePeriod(RegisterRefusal):
 
 
 class NotFinal(RegisterRefusal):
-    """Facts: the reasons."""
-
     text = "the newest closing is provisional: {}"
 
     def __init__(self, payer: str, reasons: Sequence[str]) -> None:
@@ -99,8 +97,6 @@ class Blocked(NotFinal):
 
 
 class NotClosed(RegisterRefusal):
-    """Facts: the period."""
-
     text = "{} was not closed; run `waybill bill close` first"
 
 

@@ -150,7 +150,6 @@ class Ledger:
         return next((one for one in self.standing(key.payer) if one.invoice.key == key), None)
 
     def standing(self, payer: str) -> tuple[PostedInvoice, ...]:
-        """All valid invoices of a payer."""
         return tuple(self._posted.get(payer, {}).values())
 
     def posted_to(self, legal_entity: str, number: str) -> PostedInvoice:
