@@ -1,7 +1,7 @@
 """A simulated fleet: scenarios, vehicle messages and a publisher. `simulator.truth` computes the correct results."""
 
 from simulator.drive import drive
-from simulator.errors import PublishError, ScenarioError, SimulatorError
+from simulator.errors import ScenarioError, SimulatorError
 from simulator.fleet import generated_scenario, with_two_tenants
 from simulator.folder import read_folder, write_folder
 from simulator.messages import VehicleMessage
@@ -13,7 +13,6 @@ __all__ = [
     "BrokerAddress",
     "Faults",
     "Progress",
-    "PublishError",
     "PublishSettings",
     "Scenario",
     "ScenarioError",

@@ -3,8 +3,7 @@
 What the packages below share: `BillingPeriod`, meters, currencies and errors.
 """
 
-from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.errors import BadPeriod, BadReference, BillingError, UnknownCurrency
+from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.units import Meter
 
-__all__ = ["BadPeriod", "BadReference", "BillingError", "BillingPeriod", "Meter", "UnknownCurrency"]
+__all__ = ["BadPeriod", "Meter"]

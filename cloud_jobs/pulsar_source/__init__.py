@@ -3,15 +3,8 @@
 from cloud_jobs.pulsar_source.options import (
     AccessRefused,
     DataLoss,
-    EntriesUnknown,
-    FailoverFileError,
-    NamespaceMissing,
     OptionError,
-    PulsarSourceError,
-    ReadIncomplete,
-    ReadStalled,
     SourceClusterUnreachable,
-    SubscriptionBusy,
     TopicMissing,
 )
 from cloud_jobs.pulsar_source.source import PulsarDataSource
@@ -19,15 +12,8 @@ from cloud_jobs.pulsar_source.source import PulsarDataSource
 __all__ = [
     "AccessRefused",
     "DataLoss",
-    "EntriesUnknown",
-    "FailoverFileError",
-    "NamespaceMissing",
     "OptionError",
     "PulsarDataSource",
-    "PulsarSourceError",
-    "ReadIncomplete",
-    "ReadStalled",
     "SourceClusterUnreachable",
-    "SubscriptionBusy",
     "TopicMissing",
 ]

@@ -1,11 +1,10 @@
 """The local stack: real servers on loopback, started, supervised and stopped by one process."""
 
-from deploy.local.credentials import LocalAuthority, StackOperator, stack_access, stack_operator
+from deploy.local.credentials import LocalAuthority, stack_access, stack_operator
 from deploy.local.errors import (
     FolderNotOurs,
     LinkControlError,
     LocalStackError,
-    ProgramMissing,
     ServerFailed,
     StackInUse,
     StackNotRunning,
@@ -15,7 +14,7 @@ from deploy.local.links import CuttableLink, CuttableLinks
 from deploy.local.mosquitto import EnrolmentBroker, EnrolmentBrokerFiles, MosquittoBroker, MosquittoSecurity, TlsFiles
 from deploy.local.object_store import LakePlace, ObjectStore
 from deploy.local.ports import PortBook, free_port
-from deploy.local.pulsar import PulsarCluster, PulsarSecurity, PulsarSettings
+from deploy.local.pulsar import PulsarCluster, PulsarSettings
 from deploy.local.server import DaemonProcess, Server, ServerState, http_health, wait_all
 from deploy.local.spark_cluster import SparkCluster
 from deploy.local.stack import LocalStack, StackSettings
@@ -39,9 +38,7 @@ __all__ = [
     "MosquittoSettings",
     "ObjectStore",
     "PortBook",
-    "ProgramMissing",
     "PulsarCluster",
-    "PulsarSecurity",
     "PulsarSettings",
     "Server",
     "ServerFailed",
@@ -49,7 +46,6 @@ __all__ = [
     "SparkCluster",
     "StackInUse",
     "StackNotRunning",
-    "StackOperator",
     "StackSettings",
     "StackState",
     "TlsFiles",

@@ -1,25 +1,20 @@
 """Geo-replication as code: a topology file, the plan to apply it, and the state of every link."""
 
 from geo.replication.admin import AdminClient
-from geo.replication.apply import Applied, Inspection, admins, apply, inspect_clusters
+from geo.replication.apply import Applied, admins, apply, inspect_clusters
 from geo.replication.cluster_state import (
     ClusterState,
     NamespaceState,
     Registration,
     TenantState,
     TopicState,
-    address,
     desired,
 )
 from geo.replication.errors import (
     AdminRefused,
     ApplyStopped,
     ClusterUnreachable,
-    NoAddress,
-    NoConnection,
-    NotConverged,
     ReplicationError,
-    UnusableAccess,
     WrongCluster,
 )
 from geo.replication.model import Cluster, ClusterAddress, Namespace, Region, Subscription, Topic, Topology
@@ -35,12 +30,8 @@ __all__ = [
     "ClusterAddress",
     "ClusterState",
     "ClusterUnreachable",
-    "Inspection",
     "Namespace",
     "NamespaceState",
-    "NoAddress",
-    "NoConnection",
-    "NotConverged",
     "Region",
     "Registration",
     "ReplicationError",
@@ -49,9 +40,7 @@ __all__ = [
     "Topic",
     "TopicState",
     "Topology",
-    "UnusableAccess",
     "WrongCluster",
-    "address",
     "admins",
     "apply",
     "desired",

@@ -2,18 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = [
-    "AdminRefused",
-    "ApplyStopped",
-    "ClusterUnreachable",
-    "NoAddress",
-    "NoConnection",
-    "NotConverged",
-    "ReplicationError",
-    "UnusableAccess",
-    "WrongCluster",
-]
-
 
 class ReplicationError(Exception):
     """A topology cannot be planned, applied or verified."""

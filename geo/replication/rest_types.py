@@ -22,32 +22,6 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-__all__ = [
-    "BROKER",
-    "CLUSTER",
-    "CLUSTERS",
-    "CONFIGURATION",
-    "INTERNAL_STATS",
-    "NAMESPACE",
-    "NAMESPACES",
-    "PARTITIONED_INTERNAL_STATS",
-    "PARTITIONS",
-    "PROPERTIES",
-    "STATS",
-    "TENANT",
-    "BrokerConfiguration",
-    "BrokerLookup",
-    "ClusterData",
-    "InternalStats",
-    "NamespaceData",
-    "PartitionedInternalStats",
-    "ReplicatorStats",
-    "SubscriptionStats",
-    "TopicPartitions",
-    "TopicStats",
-    "topics_of",
-]
-
 _MAX_PARTITIONS = 100_000
 _KEPT_SHAPES = 256
 _ENTITY = re.compile(r"[-=:.A-Za-z0-9_]+")

@@ -3,7 +3,7 @@
 Nothing here comes from the packages that it judges. It is slow on purpose: exact fractions, plain loops, one page each.
 """
 
-from simulator.truth.charging import TrueCharge, TrueKey, TrueOwed, TrueTax, owed_by
+from simulator.truth.charging import TrueKey, TrueOwed, TrueTax, owed_by
 from simulator.truth.contracts import TrueContracts, TrueDays, TrueQuarter, month_of, quarters_of
 from simulator.truth.journal import (
     Made,
@@ -24,7 +24,6 @@ __all__ = [
     "KnownRecord",
     "Made",
     "PostedCharge",
-    "TrueCharge",
     "TrueContracts",
     "TrueDays",
     "TrueDocument",

@@ -8,11 +8,9 @@ from tests.month.script import (
     Close,
     Decide,
     Deliver,
-    DeviceJournal,
     Issue,
     Month,
     Publish,
-    Step,
     hard_month,
 )
 
@@ -23,12 +21,10 @@ __all__ = [
     "Close",
     "Decide",
     "Deliver",
-    "DeviceJournal",
     "ExpectedBilling",
     "Issue",
     "Month",
     "Publish",
-    "Step",
     "expected_billing",
     "hard_month",
 ]

@@ -10,7 +10,6 @@ load(Uplink, Path("uplink.toml"))      # raises SettingsError, which lists every
 from waybill.settings.files import (
     MAX_PUSHED_BYTES,
     MAX_TOML_BYTES,
-    TOML_TOKEN,
     NotAFile,
     PathElsewhere,
     file_fault,
@@ -45,7 +44,6 @@ from waybill.settings.text import (
 __all__ = [
     "MAX_PUSHED_BYTES",
     "MAX_TOML_BYTES",
-    "TOML_TOKEN",
     "NotAFile",
     "PathElsewhere",
     "Settings",

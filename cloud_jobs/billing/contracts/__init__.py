@@ -3,16 +3,13 @@
 from cloud_jobs.billing.contracts.account import (
     CANARY,
     Account,
-    Assignment,
     DoubtBounds,
     ExchangeRate,
     LegalEntity,
     Payer,
     Payment,
     is_canary,
-    rate_id,
 )
-from cloud_jobs.billing.contracts.check import CheckedContracts, check_contracts
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer
 from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Address, Vat, VatCategory
 from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, PayerContract, TariffSpan
@@ -27,7 +24,6 @@ from cloud_jobs.billing.contracts.tariff import (
     Price,
     Proration,
     Tariff,
-    Tier,
     TierMode,
     Window,
 )
@@ -43,11 +39,9 @@ __all__ = [
     "AccountContract",
     "Address",
     "Assigned",
-    "Assignment",
     "BlockedPayer",
     "Cap",
     "CapSpan",
-    "CheckedContracts",
     "ContractFault",
     "Contracts",
     "DoubtBounds",
@@ -63,15 +57,12 @@ __all__ = [
     "StatedContract",
     "Tariff",
     "TariffSpan",
-    "Tier",
     "TierMode",
     "UnknownPayer",
     "Vat",
     "VatCategory",
     "Window",
-    "check_contracts",
     "contracts_of_toml",
     "is_canary",
-    "rate_id",
     "usable_contract",
 ]
