@@ -76,7 +76,7 @@ bench-spatial: python  ## What the spatial engine does in a second of one core
 	@$(PYTHON) -m benchmarks.spatial
 
 weight: python  ## What the project weighs, beside its limits
-	@$(PYTHON) -m benchmarks.weight
+	@$(PYTHON) -m tests.structure.weight
 
 bench-edge: python  ## What the agent takes in, keeps and delivers in a second, beside Telegraf and a Mosquitto bridge
 	@$(PYTHON) -m benchmarks.edge

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.structure.sources import ROOT
 
 
 def tracked(*patterns: str) -> list[str]:
@@ -78,7 +78,8 @@ def main() -> int:
     found = rows()
     for name, number, limit in found:
         shown = f"{number:,.3f}" if isinstance(number, float) else f"{number:,}"
-        print(f"{name:<64}{shown:>10} of {limit:>8,}  {'' if number <= limit else 'too much'}".rstrip())
+        line = f"{name:<64}{shown:>10} of {limit:>8,}  {'' if number <= limit else 'too much'}"
+        sys.stdout.write(f"{line.rstrip()}\n")
     return int(any(number > limit for _, number, limit in found))
 
 

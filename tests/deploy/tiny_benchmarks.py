@@ -1,4 +1,4 @@
-"""`python -m benchmarks.tiny NAME`: a benchmark with next to nothing to do, to see that it still runs and ends."""
+"""`python -m tests.deploy.tiny_benchmarks NAME`: a benchmark with next to nothing to do."""
 
 import sys
 from importlib import import_module
