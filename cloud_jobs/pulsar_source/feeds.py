@@ -103,6 +103,10 @@ def _is_transient(error: BaseException) -> bool:
     return isinstance(error, pulsar.PulsarException) and not isinstance(error, final)
 
 
+def _is_busy(outcome: Any) -> bool:
+    return isinstance(outcome.exception(), pulsar.ConsumerBusy)
+
+
 @contextmanager
 def durable_consumer(
     cluster: SourceCluster,
@@ -123,7 +127,7 @@ def durable_consumer(
     busy, silent = stop_after_delay(wait_s), stop_after_delay(broker_timeout_s(options))
     attempts = Retrying(
         retry=retry_if_exception(_is_transient),
-        stop=lambda state: busy(state) if isinstance(state.outcome.exception(), pulsar.ConsumerBusy) else silent(state),
+        stop=lambda state: busy(state) if _is_busy(state.outcome) else silent(state),
         wait=wait_exponential_jitter(multiplier=0.05, max=1.0, jitter=0.05),
         reraise=True,
     )
