@@ -78,7 +78,7 @@ bench-spatial: python  ## What the spatial engine does in a second of one core
 weight: python  ## What the project weighs, beside its limits
 	@$(PYTHON) -m tests.structure.weight
 
-bench-edge: python  ## What the agent takes in, keeps and delivers in a second, beside Telegraf and a Mosquitto bridge
+bench-edge: python  ## What the agent takes in, keeps and delivers in a second
 	@$(PYTHON) -m benchmarks.edge
 
 bench-wire: python  ## What a batch costs to write, judge and read, and the worst 64 kB for each parser

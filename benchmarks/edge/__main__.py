@@ -1,17 +1,15 @@
-"""`make bench-edge`: what the agent takes in, keeps and delivers in a second, and others beside it."""
+"""`make bench-edge`: what the agent takes in, keeps and delivers in a second."""
 
 import shutil
-import signal
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from benchmarks.edge.contenders import DEVICE, TENANT, Contender, EdgeAgent, MosquittoBridge, Telegraf
+from benchmarks.edge.agent import DEVICE, TENANT, EdgeAgent
 from benchmarks.edge.load import FIRST_MS, LIVE_MS, Publisher, Sink, positions
 from benchmarks.harness import Figure, benchmark_folder, percentile, print_figures
 from deploy.local import MosquittoBroker
@@ -30,14 +28,11 @@ BACKLOG = 5_000_000
 """It is gone before WINDOW_S is over, so it is filled and drained again until it is."""
 MAX_ROUNDS = 12
 SLOW_BACKLOG = 1_500_000
-SIDE_MESSAGES = 40_000
 PATTERN = 10_000
 """Positions that are parsed once and repeated with other times, so that filling does not take minutes."""
 WINDOW_S = 10.0
 LIVE_MESSAGES = 1_000
 """A figure of live data or of draining is one only over a window of so many seconds and live messages."""
-QUIET_S = 15.0
-"""When nothing arrived for so long, nothing more will."""
 
 
 def broker(folder: Path, name: str = "eu") -> MosquittoBroker:
@@ -183,102 +178,11 @@ def live(publisher: Publisher, sink: Sink, stopping: threading.Event) -> None:
         number += 1
 
 
-def arrive(sink: Sink, wanted: int, within_s: float, contender: Contender) -> None:
-    """Waits until so many messages have arrived, or no new one for a while."""
-    end_s = time.monotonic() + within_s
-    known, quiet_s = -1, time.monotonic() + QUIET_S
-    while len(sink.numbers) < wanted and time.monotonic() < min(end_s, quiet_s):
-        look_again_s, enough = time.monotonic() + QUIET_S / 3, sink.records + wanted - len(sink.numbers)
-        while sink.records < enough and time.monotonic() < look_again_s:
-            contender.look()
-            time.sleep(0.05)
-        sink.digest()
-        if len(sink.numbers) > known:
-            known, quiet_s = len(sink.numbers), time.monotonic() + QUIET_S
-
-
-def arrivals(sink: Sink, began_s: float) -> tuple[float, float]:
-    """What arrived from a moment on: messages a second, and when the last of them did."""
-    moments = [at_s for at_s in sink.first_s.values() if at_s > began_s]
-    return (len(moments) / (max(moments) - began_s), max(moments)) if moments else (0.0, began_s)
-
-
-def side(contender: Contender, region: MosquittoBroker) -> dict[str, Any]:
-    """The same load for everybody: up, an outage with one SIGKILL, and back with live data."""
-    sink = Sink(region.port)
-    contender.start()
-    time.sleep(3)
-    payloads = list(positions(SIDE_MESSAGES * 2))
-    publisher = Publisher(contender.intake_port)
-    began_s = time.monotonic()
-    publisher.publish(payloads[:SIDE_MESSAGES])
-    publisher.finish()
-    arrive(sink, SIDE_MESSAGES, 90, contender)
-    throughput, _ = arrivals(sink, began_s)
-    region.stop()
-    publisher.publish(payloads[SIDE_MESSAGES : SIDE_MESSAGES * 2 - 2000])
-    publisher.finish()
-    publisher.close()
-    contender.stop(signal.SIGKILL)
-    contender.start()
-    time.sleep(3)
-    publisher = Publisher(contender.intake_port, b"load-2")
-    publisher.publish(payloads[SIDE_MESSAGES * 2 - 2000 :])
-    publisher.finish()
-    region.start()
-    region.wait()
-    stopping = threading.Event()
-    sender = threading.Thread(target=live, args=(publisher, sink, stopping))
-    back_s = time.monotonic()
-    sender.start()
-    arrive(sink, len(payloads), 60, contender)
-    # Who drains at once still gets a window that says something about live data.
-    wait_until(lambda: time.monotonic() - back_s >= WINDOW_S and len(sink.live_sent) >= LIVE_MESSAGES, 60)
-    window_s = time.monotonic()
-    stopping.set()
-    sender.join()
-    time.sleep(1)
-    contender.look()
-    sink.digest()
-    drained, done_s = arrivals(sink, back_s)
-    latencies = sink.live_latencies(max(done_s, window_s))
-    result = {
-        "messages/s": f"{throughput:,.0f}",
-        "lost": len(payloads) - len(sink.numbers),
-        "duplicated": sum(count - 1 for count in sink.numbers.values()),
-        "drained/s (in s)": f"{drained:,.0f} ({done_s - back_s:.1f})",
-        "live p99 s (messages)": f"{percentile(latencies, 0.99):.2f} ({len(latencies):,})",
-        "peak MiB": f"{contender.peak_rss / (1 << 20):.0f}",
-        "flash/payload byte": f"{contender.written / sum(map(len, payloads)):.2f}",
-    }
-    publisher.close()
-    sink.close()
-    contender.close()
-    return result
-
-
-def side_by_side(folder: Path) -> None:
-    results, absent = {}, {}
-    for kind in (EdgeAgent, Telegraf, MosquittoBridge):
-        if reason := kind.absent():
-            absent[kind.name] = reason
-            continue
-        region = broker(folder / kind.__name__)
-        results[kind.name] = side(kind(folder / kind.__name__, region.port), region)
-        region.stop()
-    print(f"\n{'':<24}" + "".join(f"{name:>22}" for name in results))
-    for row in next(iter(results.values())):
-        print(f"{row:<24}" + "".join(f"{result[row]!s:>22}" for result in results.values()))
-    for name, reason in absent.items():
-        print(f"left out: {name}: {reason}")
-
-
 def main() -> None:
     parts = {
         "intake": intake,
         "drain": lambda folder: drained(folder, "", BACKLOG),
         "drain-slowly": drain_slowly,
-        "side": side_by_side,
     }
     wanted = sys.argv[1:] or list(parts)
     print(f"{psutil.cpu_count()} cores, load {psutil.getloadavg()[0]:.1f} before; 150-byte messages, loopback\n")

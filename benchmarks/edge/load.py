@@ -13,7 +13,6 @@ from contextlib import suppress
 from benchmarks.gateway.device_load import packet, text
 from waybill.mqtt.mqtt_client import MqttMessage, read_publish, remaining_length
 from waybill.record import (
-    VEHICLE_FILTER,
     VEHICLE_POSITION,
     Ack,
     DeviceChannel,
@@ -90,30 +89,27 @@ class Publisher:
         self._rest = received[whole:]
 
 
-# The region's side of the benchmark: takes batches (or single messages), acknowledges, keeps what arrived when.
+# The region's side of the benchmark: takes batches, acknowledges, keeps what arrived when.
 
 LIVE_MS = FIRST_MS + 10**9
 """Live messages have times from here on; their place says when they were sent."""
-TOPICS = (device_filter(DeviceChannel.BATCH).encode(), VEHICLE_FILTER.encode())
+BATCHES = device_filter(DeviceChannel.BATCH).encode()
 CONNACK, PUBLISH, SUBACK = 2, 3, 9
 
 
 class Sink:
     """A client with a lasting session: the region's broker keeps what comes while the sink reconnects.
 
-    `records`: what arrived, repetitions too. After `digest`: `numbers`, how often each message arrived; `first_s`, when
-    it did first.
+    `records`: what arrived, repetitions too. `digest` looks at the contents of those above `count_only_above`.
     """
 
-    def __init__(self, port: int, *, count_only_above: int | None = None) -> None:
+    def __init__(self, port: int, *, count_only_above: int) -> None:
         self.records = 0
-        self.numbers: dict[int, int] = {}
-        self.first_s: dict[int, float] = {}
         self._names: dict[tuple[int, int], int] = {}
         self.live_sent: dict[int, float] = {}
         self._live_took: dict[int, float] = {}
         self._above = count_only_above
-        self._arrived: list[tuple[float, str, bytes]] = []
+        self._arrived: list[tuple[float, bytes]] = []
         self._digested = 0
         self._port = port
         self._mid = 0
@@ -134,12 +130,8 @@ class Sink:
 
     def digest(self) -> None:
         arrived, self._digested = self._arrived[self._digested :], len(self._arrived)
-        for at_s, topic, payload in arrived:
-            if topic.startswith("waybill"):
-                self._digest_batch(at_s, payload)
-            else:
-                number = int(json.loads(payload)["time"]) - FIRST_MS
-                self._note(at_s, number)
+        for at_s, payload in arrived:
+            self._digest_batch(at_s, payload)
 
     def close(self) -> None:
         self._closing.set()
@@ -147,22 +139,16 @@ class Sink:
 
     def _digest_batch(self, at_s: float, payload: bytes) -> None:
         header = read_header(payload)
-        if self._above is not None and (header.record_seqs.last or 0) <= self._above:
+        if (header.record_seqs.last or 0) <= self._above:
             return
         for record in decode(payload).records:
             name, number = (header.epoch, record.seq), record.device_time_us // 1000 - FIRST_MS
             if name not in self._names:
                 self._names[name] = number
-                self._note(at_s, number)
+                live = number - (LIVE_MS - FIRST_MS)
+                if live >= 0:
+                    self._live_took.setdefault(live, at_s - self.live_sent[live])
             assert self._names[name] == number, "a name has two contents"
-
-    def _note(self, at_s: float, number: int) -> None:
-        live = number - (LIVE_MS - FIRST_MS)
-        if live >= 0:
-            self._live_took.setdefault(live, at_s - self.live_sent[live])
-            return
-        self.first_s.setdefault(number, at_s)
-        self.numbers[number] = self.numbers.get(number, 0) + 1
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -196,8 +182,8 @@ class Sink:
             if kind == PUBLISH:
                 message = read_publish(first, data[begin:end])
                 answers += b"\x40\x02" + struct.pack(">H", message.mid)
-                self._arrived.append((at_s, message.topic, message.payload))
-                self.records += self._acknowledged(message, answers) if message.topic.startswith("waybill") else 1
+                self._arrived.append((at_s, message.payload))
+                self.records += self._acknowledged(message, answers)
             elif kind == CONNACK:
                 answers += _subscribe()
             elif kind == SUBACK:
@@ -231,4 +217,4 @@ def _connect() -> bytes:
 
 
 def _subscribe() -> bytes:
-    return packet(0x82, struct.pack(">H", 1) + b"\x00" + b"".join(text(topic) + b"\x01" for topic in TOPICS))
+    return packet(0x82, struct.pack(">H", 1) + b"\x00" + text(BATCHES) + b"\x01")
