@@ -73,7 +73,6 @@ class ClockMonitor:
         self.offset_us = offset_us
 
     def check(self, wall_us: int, monotonic_us: int) -> ClockJump | None:
-        """The jump since the last call, if any."""
         before_us, self.offset_us = self.offset_us, wall_us - monotonic_us
         delta_us = self.offset_us - before_us
         return ClockJump(self._boot, before_us, delta_us, monotonic_us) if abs(delta_us) > self._jump_us else None

@@ -50,7 +50,6 @@ def problems(settings: GatewaySettings) -> list[str]:
 
 
 def warnings(settings: GatewaySettings, config: Path, now_s: float) -> list[str]:
-    """Settings that work but are probably a mistake."""
     mqtt, found = settings.mqtt, [*travels_in_plain_text(settings.pulsar, "batches")]
     if mqtt.tls is None and not is_this_machine(mqtt.host):
         secret = " and the password" if mqtt.password_file else ""

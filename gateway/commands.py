@@ -70,7 +70,6 @@ def run_daemon(
 
 
 def say_warnings(config: Path, warnings: Callable[[float], Iterable[str]]) -> None:
-    """Print warnings to standard error."""
     for problem in warnings(time.time()):
         typer.echo(f"{config}: warning: {problem}", err=True)
 

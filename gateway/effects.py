@@ -71,7 +71,6 @@ class Forwarder:
             self._metrics.on_persisted(persisted, now_s)
 
     def retry_due(self, now_s: float) -> None:
-        """Repeat the sends that are due, where there is a producer."""
         while self._retries and self._retries[0][0] <= now_s:
             token = self._retries[0][1]
             if token not in self._engine.in_flight:  # it was abandoned while it waited

@@ -109,7 +109,6 @@ class AckCoalescer:
 
     @property
     def next_s(self) -> float | None:
-        """When the next acknowledgement is due at the latest."""
         if self._full:
             return self._full[0].since_s
         # A dict keeps insertion order, so the first one is the oldest.
@@ -300,8 +299,6 @@ class Produce:
 
 
 class NotSent(Enum):
-    """Why a message is not sent to Pulsar."""
-
     JOINED = "the same batch is in flight already, and both are released together"
     NO_ROOM = "it came with QoS 0, which promises nothing, and the window is full"
     SLOW_DOWN = "its tenant or device has had its share for now, and is asked to send it again later"

@@ -108,7 +108,6 @@ class GatewayMetrics:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts that the status shows, by its keys."""
         shown = _COUNTERS.keys() & GatewayStatus.model_fields.keys()
         return {key: sum(counted(self._counters[key]).values()) for key in shown}
 
@@ -121,7 +120,6 @@ class GatewayMetrics:
         self._bytes.inc(sum([len(delivery.payload) for delivery in deliveries]))
 
     def count(self, key: str, *labels: str) -> None:
-        """Add one to a counter of `_COUNTERS`."""
         counter = self._counters[key]
         (counter.labels(*labels) if labels else counter).inc()
 

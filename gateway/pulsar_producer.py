@@ -274,7 +274,6 @@ class TenantProducers:
             one.producer.flush_due(now_s)
 
     def take_receipts(self) -> list[Receipt]:
-        """The receipts since the last call."""
         return [receipt for one in self._of.values() for receipt in one.producer.take_receipts()]
 
     def close(self, timeout_s: float) -> None:
@@ -414,7 +413,6 @@ class PulsarProducer:
             sender.flush_due(now_s)
 
     def take_receipts(self) -> list[Receipt]:
-        """The receipts since the last call."""
         receipts: list[Receipt] = []
         while self._results:
             # The client's thread may append meanwhile; a deque needs no lock for this.

@@ -95,7 +95,6 @@ class ReferencePublications(Generic[Made]):
         self.messages_refused.clear()
 
     def in_force(self) -> InForce[Made]:
-        """The versions in force, and the publications that cannot be used."""
         with self._lock:
             kept = [one for several in self._kept.values() for one in several]
         return held_versions(sorted(kept, key=lambda one: publication_order(one.row)))

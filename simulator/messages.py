@@ -97,5 +97,4 @@ def journal_line(message: VehicleMessage) -> str:
 
 
 def driven_line(message: VehicleMessage) -> str:
-    """The journal line with the true place of the vehicle."""
     return journal_line(message._replace(payload=message.driven) if message.driven else message)

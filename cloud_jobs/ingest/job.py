@@ -187,8 +187,6 @@ def start_ingest(
 
 
 class MicroBatchHandler:
-    """The function that Spark calls with each micro-batch."""
-
     def __init__(
         self,
         spark: SparkSession,

@@ -128,14 +128,12 @@ def sorted_rows(rows: pa.Table, table: str) -> pa.Table:
 
 
 def read_data_file(files: FileSystem, file: DataFile) -> pa.Table:
-    """The records of a file, with the columns of RECORDS."""
     rows = pq.read_table(file.path, filesystem=files, partitioning=None).cast(TABLES["records"].in_file)
     day = pa.repeat(pa.scalar(file.day, pa.date32()), rows.num_rows)
     return rows.append_column("device_date", day).select(RECORDS.names).cast(RECORDS)
 
 
 def day_of(path: str) -> date | None:
-    """The day in the path of a file of a partitioned table."""
     value = path.partition("/")[0].partition("=")[2]
     return None if value == _NULL else date.fromisoformat(value)
 

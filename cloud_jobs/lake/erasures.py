@@ -59,7 +59,6 @@ class Erasures:
         return [one for one in self._concerning(tenant, device) if one.since is not None]
 
     def say(self, erasure: Erasure) -> bool:
-        """Whether the declared erasures include this one."""
         return any(
             one.before >= erasure.before
             and (one.since is None if erasure.since is None else one.since is not None and one.since <= erasure.since)

@@ -45,7 +45,6 @@ def miscounted(lake: Lake, snapshot: LakeState) -> dict[TenantDevice, tuple[int,
 
 
 def received_counts(rows: pa.Table) -> NDArray[np.int64]:
-    """The number of received records of each row of coverage."""
     lists = rows["received"].combine_chunks()
     lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
     bounds = lists.flatten().to_numpy()

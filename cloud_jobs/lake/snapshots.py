@@ -297,7 +297,6 @@ KEPT_FENCES: Final = AppliedTexts(
 
 
 def fences_number(features: Sequence[str]) -> int:
-    """The number of a set of fences, given as one-line features."""
     return text_number(_fences_content(features))
 
 

@@ -184,7 +184,6 @@ class Lake:
             return newest_number(self.open("records"), INGEST)
 
     def coverage_manifest(self, number: int | None) -> Manifest:
-        """The coverage files as of a commit of the ingest."""
         with self.damage_as_error("coverage"):
             return self.coverage_log.manifest(number)
 

@@ -441,7 +441,6 @@ class SilentClusters:
             raise self._refusals[active]
 
     def error(self) -> NoClusterAnswers:
-        """The error after the longest wait for any cluster."""
         return NoClusterAnswers(", ".join(sorted(self._since)), "looking for a cluster to read", self._last_error)
 
 

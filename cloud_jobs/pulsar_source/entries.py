@@ -203,7 +203,6 @@ EntryAnswer = StoredEntry | None | MissingAnswer
 
 
 def fate_of(answer: EntryAnswer) -> Fate:
-    """Why an entry was not delivered, from the answer about it."""
     if not isinstance(answer, StoredEntry):
         return {None: Fate.REMOVED, MissingAnswer.WITHHELD: Fate.WITHHELD, MissingAnswer.UNKNOWN: Fate.UNKNOWN}[answer]
     # In this order: a broker can say of a marker, too, that it is of an open transaction.

@@ -62,8 +62,6 @@ class TopicMissing(PulsarSourceError):
 
 
 class NamespaceMissing(PulsarSourceError):
-    """The namespace of a pattern does not exist."""
-
     def __init__(self, cluster: str, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace

@@ -345,7 +345,6 @@ _VERIFY_PERIOD_S = 2.0
 
 
 def partition_state(options: PulsarOptions, planned: PlannedRange) -> PartitionState:
-    """The present state of a range's topic partition."""
     with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
         return admin.partition_state(planned.topic, options.subscription or "")
 

@@ -252,8 +252,6 @@ _Publication = tuple[ReferenceVersion, str]
 
 
 class Signing(NamedTuple):
-    """The key and the reason of a publication."""
-
     key: OperatorKey
     reason: str
 

@@ -210,7 +210,6 @@ def behind(records: StoredFiles, table: str, found: Covering) -> DerivedStatus:
 
 
 def coverage_status(rows: pa.Table) -> CoverageStatus:
-    """The sums of rows of coverage, one for each device stream."""
     with_tombstones = pc.greater(pc.list_value_length(rows["lost"]), 0)
     simple = rows.filter(pc.invert(with_tombstones))
     received = received_counts(simple)

@@ -363,7 +363,6 @@ class Decisions:
 
 
 def _newest(rows: Iterable[Row]) -> dict[str, Row]:
-    """The row with the highest revision of each id."""
     newest: dict[str, Row] = {}
     for row in rows:
         if row["id"] not in newest or newest[row["id"]]["revision"] < row["revision"]:

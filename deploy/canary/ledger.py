@@ -306,7 +306,6 @@ class CanaryLedger:
 
 
 def _ancestors(hop: Hop) -> Iterator[Hop]:
-    """The hops before one, nearest first."""
     parent = PARENT[hop]
     while parent is not None:
         yield parent

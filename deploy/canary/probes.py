@@ -19,7 +19,6 @@ _SILENCE_S: Final = 5.0
 
 
 def canary_name(device: str, number: int) -> str:
-    """The id in the canary record of a probe."""
     return f"{device}/{number}"
 
 

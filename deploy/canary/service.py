@@ -247,7 +247,6 @@ class CanaryVehicle:
         return answer.get("local_broker") is True
 
     def supervise(self) -> None:
-        """Restart a process that has ended."""
         for server in self._servers:
             # whether a running child works is seen at its hop
             if server.pid is None:

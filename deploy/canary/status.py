@@ -68,7 +68,6 @@ class CanaryStatus(Settings):
 
 
 def status_of_hop(ledger: CanaryLedger, state: HopState, now_s: float) -> HopStatus:
-    """A hop with its figures of the last hour."""
     hop, since_s = state.hop, now_s - HOUR_S
     latencies, counts = ledger.latencies(hop, since_s), ledger.counts(hop, since_s, now_s)
     return HopStatus(

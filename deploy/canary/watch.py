@@ -218,7 +218,6 @@ class CanaryWatch:
 
     @contextmanager
     def ledger(self) -> Iterator[CanaryLedger]:
-        """The ledger, while its lock is held."""
         with self._lock:
             yield self._ledger
 
@@ -274,7 +273,6 @@ class CanaryWatch:
             return hop in self._looked_s and hop not in self._blind
 
     def status(self) -> CanaryStatus:
-        """The state of each hop now."""
         now_s, now_monotonic_s = self.clock(), time.monotonic()
         with self.ledger() as ledger:
             # an observer that hangs raises nothing

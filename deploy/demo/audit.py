@@ -373,7 +373,6 @@ class Audit:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Each statement that must hold."""
         devices, line = self.devices, self.proof.explained
         lost, unexpected = (sum(getattr(one, name) for one in devices) for name in ("lost", "unexpected"))
         complete = sum(one.state is CertificateState.COMPLETE for one in devices)

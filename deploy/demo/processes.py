@@ -265,7 +265,6 @@ def lake_of(stack: LocalStack) -> str:
 
 
 def job(stack: LocalStack, config: Path, name: str) -> DaemonProcess:
-    """A job of the centre, not started yet."""
     return DaemonProcess.python(
         f"cloud-jobs-{name}", "cloud_jobs", [name, "--config", str(config)], stack.folder / name
     )

@@ -128,8 +128,6 @@ _CRAWL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """One batch of consecutive records."""
-
     stream: DeviceStream
     first: int
     last: int
@@ -172,7 +170,6 @@ class Fleet:
         self._thread.start()
 
     def speed_up(self) -> None:
-        """Send at the rate of the settings."""
         self._slow.clear()
 
     def pause(self) -> None:

@@ -238,7 +238,6 @@ class StackCredentials:
         self.issuer.renew(self.roles, now_s=time.time(), life_s=self._life_s)
 
     def write_access_file(self) -> None:
-        """Write the operator's access for commands."""
         replace_durably(self._folder / ACCESS_FILE, self.access(OPERATOR).as_toml().encode(), mode=0o600)
 
 

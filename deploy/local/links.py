@@ -30,8 +30,6 @@ MAX_LINE_BYTES = 4096
 
 
 class LinkCommand(Settings):
-    """One line to the control port."""
-
     link: str
     secret: str
     action: Literal["cut", "heal", "delay", "state"]

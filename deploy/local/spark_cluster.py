@@ -115,7 +115,6 @@ class SparkWorker(_SparkDaemon):
         return {"web_url": self.web_url}
 
     def probe(self) -> bool:
-        """Whether it is registered with the master."""
         return http_health(f"{self.web_url}/json/", expect={"masterurl": self._master.url})()
 
     def arguments(self, at: Sequence[str]) -> Sequence[str]:

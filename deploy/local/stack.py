@@ -125,7 +125,6 @@ class LocalStack:
         return self.credentials.authority
 
     def access(self, role: str = OPERATOR) -> PulsarAccess:
-        """The token and trusted authority of a role."""
         return self.credentials.access(role)
 
     def client_files(self, name: str, region: str) -> TlsFiles:
@@ -208,7 +207,6 @@ class LocalStack:
 
     @property
     def memory_bytes(self) -> int:
-        """Resident memory of all servers now."""
         return sum(server.memory_bytes for server in self.servers)
 
     def check(self) -> None:

@@ -300,7 +300,6 @@ port = {book.port(_NOTIFIER)}
 
 
 def _centre_settings(stack: LocalStack, role: str, use: str) -> str:
-    """Settings of a process at the centre; all share one lake."""
     centre, operator = stack.pulsar[stack.topology.centre], stack_operator(stack.folder)
     topics = [f"persistent://{{tenant}}/telemetry-{region}/batches" for region in stack.topology.regions]
     store = stack.object_store

@@ -17,8 +17,6 @@ _MAX_BYTES = 4 << 20
 
 
 class ServerRecord(Settings):
-    """One server of a stack when the state was written."""
-
     name: str
     state: str
     pid: int | None

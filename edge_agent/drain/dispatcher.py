@@ -282,7 +282,6 @@ class FairShare:
 
 
 def _first_ids(batches: Iterable[StoredBatch]) -> dict[int, int]:
-    """The lowest id of each class."""
     lowest: dict[int, int] = {}
     for batch in batches:
         lowest[batch.class_index] = min(batch.id, lowest.get(batch.class_index, batch.id))

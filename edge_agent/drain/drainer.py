@@ -90,7 +90,6 @@ class DrainInbox:
         self._wake()
 
     def ask_certificate(self, request: bytes) -> None:
-        """Sends the request as soon as there is a connection."""
         self.certificate_requests.append(request)
         self._wake()
 

@@ -87,7 +87,6 @@ class LinkBudget:
         return self._link is None or self._link in METERED_LINKS
 
     def allowed_classes(self) -> frozenset[int]:
-        """The classes that may be sent now, by index."""
         left = self._left()
         if left <= 0:
             return frozenset()

@@ -72,7 +72,6 @@ class PushTrial:
         return self._record.attempts_left > 0
 
     def effective(self) -> EffectiveSettings:
-        """The settings of the file, overridden by the pushed ones."""
         trial, in_force = self._record.trial, self._record.in_force
         if trial is None and not in_force:
             return EffectiveSettings(self._base, "passed over" if self._problem else "none", self._problem)

@@ -308,7 +308,6 @@ class Buffer:
             self._acked[epoch] |= seqs
 
     def is_acknowledged(self, batch: StoredBatch) -> bool:
-        """Whether all of a batch waits to be pruned."""
         with self._lock:
             return self._acked[batch.epoch].covers(IntervalSet([(batch.first, batch.last)]))
 

@@ -98,7 +98,6 @@ def delete_damaged(database: Path, keep: int) -> int:
 
 
 def delete_database(database: Path) -> None:
-    """Deletes a file and its log."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
 

@@ -57,7 +57,6 @@ class BrokerLogs:
 
     @property
     def connections_refused(self) -> dict[str, dict[str, int]]:
-        """How many connections were refused, by broker and reason."""
         return {broker: {str(why): count for why, count in log.refused.items()} for broker, log in self._logs.items()}
 
 
@@ -100,7 +99,6 @@ _LINES = (
 
 
 def refused_connection(line: str) -> RefusedConnection | None:
-    """Why a connection was refused, if this line of the log says so."""
     # Clients choose their ids, which are in other lines, so OpenSSL's text must follow the time.
     text = line.split(": ", 1)[-1]
     is_of_tls = text.startswith("OpenSSL Error[")

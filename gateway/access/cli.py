@@ -40,7 +40,6 @@ def problems(settings: AccessSettings) -> list[str]:
 
 
 def warnings(settings: AccessSettings, now_s: float) -> list[str]:
-    """Settings that work but are probably a mistake."""
     found = []
     if settings.registry.admin_url is None:
         found.append("registry.admin_url: it is not set, so this machine's clock is not checked")

@@ -59,7 +59,6 @@ class EnrolmentRates:
         self._tenants: dict[str, TokenBucket] = {}
 
     def try_sender(self, sender: str, now_s: float) -> bool:
-        """Whether a request of this sender is read now."""
         bucket = self._senders.pop(sender, None) or TokenBucket(1 / SENDER_INTERVAL_S, SENDER_BURST)
         # Reinserted at the end, so that the longest silent sender is forgotten first.
         self._senders[sender] = bucket

@@ -67,7 +67,6 @@ def problems(settings: AlertSettings) -> list[str]:
 
 
 def warnings(settings: AlertSettings, config: Path, now_s: float) -> list[str]:
-    """Settings that work and are probably not meant."""
     return [
         *_plain_text(settings),
         *_open_secrets(settings, config),

@@ -95,7 +95,6 @@ class OwnedPartition:
 
     @property
     def problem(self) -> str:
-        """Why its alerts may not come, or ""."""
         if not self.is_rebuilt:
             return f"{self.name}: its state is being rebuilt"
         return f"{self.name}: {self._sender.problem}" if self._sender.problem else ""

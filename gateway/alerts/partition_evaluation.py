@@ -147,7 +147,6 @@ class PartitionEvaluation:
         return self._live.device_count
 
     def follow_rules(self) -> None:
-        """Use the current rules from now on."""
         rules = self._rules_now()
         if rules is not None and rules is not self.rules:
             self.rules = rules

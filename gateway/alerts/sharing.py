@@ -189,7 +189,6 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
 
     def add(self, partitions: Iterable[str]) -> None:
-        """Add partitions; known ones stay as they are."""
         for name in partitions:
             self._claims.setdefault(name, _Claim(self._begins_s))
 

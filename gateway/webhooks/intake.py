@@ -121,7 +121,6 @@ class AlertIntake:
 
     @property
     def problems(self) -> dict[str, str]:
-        """The topics that are not read, and why."""
         return {name: problem for name, problem in self._problems.items() if problem}
 
     def start(self) -> None:

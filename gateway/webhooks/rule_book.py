@@ -37,8 +37,6 @@ class DeviceTime(BaseModel):
 
 
 class StatedDevices(BaseModel):
-    """The devices and the parent of a version of an account."""
-
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: _Name

@@ -49,7 +49,6 @@ def problems(settings: NotifierSettings) -> list[str]:
 
 
 def warnings(settings: NotifierSettings, config: Path, now_s: float) -> list[str]:
-    """Settings that work and are probably not meant."""
     nobody = [] if settings.webhooks else ["webhooks: no webhook is configured, so no alert is delivered"]
     readable = open_secrets(access_secrets(settings.pulsar, config))
     return [*_plain_text(settings), *readable, *ending_tokens(settings.pulsar, now_s), *nobody]
@@ -279,7 +278,6 @@ class NotifierService:
         )
 
     def _problem(self, now_s: float, reference: str) -> str:
-        """Why messages may not be delivered, or ""."""
         if self._going_by() is None:
             waited_s = now_s - self._began_s
             late = f" for {waited_s:.0f} s: nothing is delivered" if waited_s > self._settings.rules.wait_s else ""

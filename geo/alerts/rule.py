@@ -73,7 +73,6 @@ class AlertRule(Settings):
         return self.messages in {RuleMessages.BOTH, RuleMessages.VERDICTS if is_verdict else RuleMessages.ALERTS}
 
     def matches(self, kind: str, place: str) -> bool:
-        """Whether the rule covers an event."""
         return (not self.kinds or kind in self.kinds) and (
             not self.places or any(matches_place(one, place) for one in self.places)
         )

@@ -301,7 +301,6 @@ class Activity:
         return np.asarray(force, dtype=np.bool_)
 
     def ever(self) -> bool:
-        """Whether it is in force at any time."""
         if self.hours is None:
             return len(self.switches) > 0
         if not len(self.hours.switches):

@@ -35,8 +35,6 @@ class TrueUsage(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The part of a segment in one zone."""
-
     zone: str
     length_m: float
     duration_ms: Fraction

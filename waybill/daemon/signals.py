@@ -59,7 +59,6 @@ class WakeUp:
 
 @contextmanager
 def handle_signals(signals: Iterable[signal.Signals], handler: Callable[[int], object]) -> Iterator[None]:
-    """Call `handler` with the number of each of these signals."""
     former = {number: signal.signal(number, lambda number, _: handler(number)) for number in signals}
     try:
         yield

@@ -275,7 +275,6 @@ def make_root(
 
 
 def regional_name(region: str) -> str:
-    """The common name of a region's authority."""
     return f"Waybill regional authority {region}"
 
 

@@ -81,8 +81,6 @@ _PRINCIPAL = re.compile(r"([a-z]+)@([A-Za-z0-9][A-Za-z0-9._-]{0,62})")
 
 
 class PrincipalKind(StrEnum):
-    """The kind of a client or server that is not a device."""
-
     GATEWAY = "gateway"
     """Forwards batches from the broker to Pulsar."""
     ACCESS = "access"

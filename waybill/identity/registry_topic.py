@@ -258,7 +258,6 @@ class DeviceRegistry(Generic[T]):
         return set(self._held.get(tenant, {}))
 
     def all(self) -> dict[str, T]:
-        """The kept values, by name."""
         return {name: held.kept for known in self._held.copy().values() for name, held in known.copy().items()}
 
     def take(self, message: TopicMessage, check_signed: CheckSigned | None, tenant: str = "") -> EntryResult:

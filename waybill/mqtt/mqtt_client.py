@@ -117,7 +117,6 @@ class Publications:
         return packet
 
     def take_id(self) -> int:
-        """The next free packet id."""
         mid = self._last_id % _MAX_MID + 1
         while mid in self._packets:
             mid = mid % _MAX_MID + 1

@@ -131,7 +131,6 @@ def token_faults(accesses: Mapping[str, PulsarAccess], now_s: float) -> list[str
 
 
 def tokens_ending(accesses: Mapping[str, PulsarAccess], now_s: float) -> list[str]:
-    """A line for each token that expires soon."""
     return [f"{_key(table, one)}: {said}" for table, one in accesses.items() if (said := one.token_ends_soon(now_s))]
 
 

@@ -60,7 +60,6 @@ class Silence:
         return self._settled is not None and now_s - self._asked_s >= ASK_S
 
     def on_end(self, position: EntryPosition, now_s: float) -> None:
-        """The cluster says that the partition ends there."""
         self._asked_s = now_s
         is_beyond = self._owed is not None or (self._settled is not None and position > self._settled)
         self._beyond = self._beyond + 1 if is_beyond else 0

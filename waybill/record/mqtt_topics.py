@@ -98,8 +98,6 @@ def shared_filter(channel: DeviceChannel, group: str) -> str:
 
 
 class EnrolmentChannel(StrEnum):
-    """The last level of an enrolment topic."""
-
     REQUEST = "request"
     ANSWER = "answer"
 

@@ -72,7 +72,6 @@ class TextFault(NamedTuple):
 
 
 def toml_fault(text: str, error: ValueError) -> TextFault:
-    """The place and reason of an error of `parse_toml`."""
     # The parser says it in words only.
     said = str(error)
     at = _AT.search(said)

@@ -107,7 +107,6 @@ def totals(document: Document) -> list[Fact]:
 
 
 def vat_rows(document: Document) -> list[tuple[str, ...]]:
-    """The tax, in the columns VAT_COLUMNS."""
     return [
         (
             " – ".join(text for text in (vat["vat_category_code"], vat["vat_exemption_reason_text"]) if text),

@@ -287,7 +287,6 @@ def held_usage(
 
 
 def _counted(usage: pa.Table) -> dict[Meter, NDArray[np.int64]]:
-    """For each meter the quantities of all rows, by quarter."""
     # WHOLE_DEVICE rows count meters without zones; rows of zones count the others
     whole = pc.equal(usage["zone"], WHOLE_DEVICE).to_numpy(zero_copy_only=False)[:, None]
     return {

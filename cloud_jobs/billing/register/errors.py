@@ -25,8 +25,6 @@ class RegisterRefusal(RegisterError):
 
 
 class AlreadyIssued(RegisterRefusal):
-    """Facts: the invoice number."""
-
     text = "issued already as {}; run `waybill bill adjust` to post later changes"
 
 
@@ -43,8 +41,6 @@ class OutdatedClosing(RegisterRefusal):
 
 
 class AdjustmentDue(RegisterRefusal):
-    """Facts: the invoice number."""
-
     text = "issued already as {}, but the newest closing differs; run `waybill bill adjust`"
 
 
@@ -78,8 +74,6 @@ class OtherClocks(RegisterRefusal):
 
 
 class FuturePeriod(RegisterRefusal):
-    """Facts: the end of the period, and now."""
-
     text = "the period ends at {}; now it is {}"
 
 
@@ -141,8 +135,6 @@ class NotOneNote(RegisterRefusal):
 
 
 class AlreadyVoid(RegisterRefusal):
-    """Facts: the invoice number."""
-
     text = "{} was voided before"
 
 

@@ -131,7 +131,6 @@ class Ledger:
             self._check_apart(of_payer)
 
     def add(self, document: IssuedDocument) -> None:
-        """Adds a document that one of the functions below made."""
         expected = self.numbering(document.key.legal_entity).counter + 1
         if document.counter != expected:
             raise RegisterDamaged(f"document {document.number} has the counter {document.counter}, not {expected}")
