@@ -114,7 +114,7 @@ class NotifierProcess:
         parts = "".join(
             f'[webhooks.{hook}]\nurl = "{url}"\nsecret_file = "{secret}"\n'
             'networks = ["127.0.0.0/8"]\naccounts = ["acme"]\n'
-            "timeout_s = 2\nbackoff_first_s = 0.1\nmax_age_s = 3\n"
+            "timeout_s = 2\nbackoff_first_s = 0.1\nmax_age_s = 60\n"
             for hook, url in webhooks.items()
         )
         self.config.write_text(
