@@ -301,7 +301,7 @@ def test_a_table_that_covers_more_than_the_records_or_others_is_refused(lake: La
     # what was ingested since then comes again, under numbers that the table has covered
     for at in range(commits):
         ingest(lake, [fix(5 + at)])
-    with pytest.raises(OtherRecords, match="it covers ingest number 2, and the records are at"):
+    with pytest.raises(OtherRecords, match="covers ingest number 2, but the records end at"):
         next_increment(lake, "usage")
     shutil.rmtree(folder / "usage")
     lake.create()

@@ -47,7 +47,7 @@ def test_a_small_fleet_drives_with_faults_and_an_interrupt_leaves_no_process(tmp
             demo.kill()
             demo.wait()
     printed = log.read_text()
-    assert "4 vehicles got their certificates" in printed
+    assert "4 vehicles exchanged their tokens for certificates" in printed
     assert "killed the agent of us-0002" in printed
     assert "cut the uplink of region eu" in printed
     assert processes_of(folder) == []
