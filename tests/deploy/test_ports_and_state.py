@@ -103,7 +103,7 @@ def test_names_with_dots_get_their_addresses_and_a_topology_that_has_some_is_ref
     address = made.clusters["hq.main"].address
     assert address is not None
     assert address.service_url == cluster.service_url
-    with pytest.raises(LocalStackError, match="has addresses of hq.main"):
+    with pytest.raises(LocalStackError, match=r"has addresses of hq\.main"):
         LocalStack(tmp_path / "stack", topology=tmp_path / "located.toml")
 
 
