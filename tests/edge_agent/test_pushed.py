@@ -125,6 +125,7 @@ def test_nothing_stored_is_deleted_because_of_a_push(config: Path, text: str) ->
         "[link]\nbytes_per_day = 1000\n",
         "[link]\nbytes_per_s = 100\n",
         "[link]\nplan_reserve = 0.99\n",
+        "[link]\nlink = 'satellite'\n",
         "[link]\nlink_file = '/etc/shadow'\n",
         "[drain]\nack_timeout_s = 31536000\n",
         "[failover]\nafter_s = 31536000\n",

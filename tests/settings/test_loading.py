@@ -39,6 +39,13 @@ def test_settings_are_read_and_frozen(tmp_path: Path) -> None:
     assert load(Outer, path) == Outer(host="h", links=(Inner(port=5),))
 
 
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    """Windows editors write one."""
+    path = tmp_path / "outer.toml"
+    path.write_text('\ufeffhost = "h"\n[[links]]\nport = 5\n', encoding="utf-8")
+    assert load(Outer, path) == Outer(host="h", links=(Inner(port=5),))
+
+
 def test_an_unknown_key_is_named_with_the_nearest_right_one_at_its_place() -> None:
     assert problems('hots = "h"') == ["hots: no such setting; did you mean 'host'?"]
     assert problems('host = "h"\n[[links]]\nprot = 5') == ["links.0.prot: no such setting; did you mean 'port'?"]

@@ -183,6 +183,17 @@ def test_a_summary_waits_until_it_is_not_quiet_and_an_hour_after_the_limit() -> 
     assert not is_digest_due(LIMITED, [], NOON_MS)
 
 
+def test_a_rule_that_is_always_quiet_keeps_its_messages_for_a_week_at_most() -> None:
+    always = rule(
+        quiet={
+            "timezone": "UTC",
+            "windows": [{"days": ["mon", "tue", "wed", "thu", "fri", "sat", "sun"], "from": "00:00", "until": "24:00"}],
+        }
+    )
+    assert not is_digest_due(always, held(message(1)), NIGHT_MS + 7 * 24 * HOUR_MS - 1)
+    assert is_digest_due(always, held(message(1)), NIGHT_MS + 7 * 24 * HOUR_MS)
+
+
 def test_a_summary_is_the_same_however_often_it_is_made_and_another_of_other_messages() -> None:
     several = held(*(message(number) for number in range(5)))
     (digest,) = digests_of(QUIET, several, {})
