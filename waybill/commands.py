@@ -103,7 +103,7 @@ SUBCOMMANDS = {
         "deploy.drill.cli:app", "local", "Stop a cluster or cut a link on purpose and count every record."
     ),
     "canary": LazyCommand(
-        "deploy.canary.cli:app", "local", "Run a canary vehicle with a known route and check every hop."
+        "gateway.canary.cli:app", "local", "Run a canary vehicle with a known route and check every hop."
     ),
     "push": LazyCommand("edge_agent.push.push_cli:app", "gateway", "Operators' keys, and signed settings for devices."),
     "alerts": LazyCommand("gateway.webhooks.cli:app", "gateway", "Show live alerts and deliver them to webhooks."),

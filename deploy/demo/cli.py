@@ -17,11 +17,11 @@ from rich.text import Text
 
 from cloud_jobs.errors import CloudError
 from cloud_jobs.terminal import Column, FittedTable
-from deploy.canary.status import status_table
 from deploy.demo.audit import Audit, DocumentAudit
 from deploy.demo.plan import DemoError, DemoSettings, plan_demo, write_topology
 from deploy.demo.scenario import DemoScenario
 from deploy.local import LakePlace, LocalStack, LocalStackError, StackSettings, empty
+from gateway.canary.status import status_table
 from geo.replication import ReplicationError
 from simulator import SimulatorError
 from simulator.truth import TruthError

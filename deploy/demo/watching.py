@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.canary.config import CanarySettings
-from deploy.canary.errors import CanaryNotRunning
-from deploy.canary.ledger import HopColour
-from deploy.canary.reference import contracts_text, fence_text, write_reference
-from deploy.canary.status import CanaryStatus, read_canary_status
 from deploy.demo.processes import ExpectedDevice, expect_devices, show_settings
 from deploy.local import DaemonProcess, LocalStack, PortBook
 from deploy.local.stack_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
+from gateway.canary.config import CanarySettings
+from gateway.canary.errors import CanaryNotRunning
+from gateway.canary.ledger import HopColour
+from gateway.canary.reference import contracts_text, fence_text, write_reference
+from gateway.canary.status import CanaryStatus, read_canary_status
 from waybill.settings import load
 
 # The canary of the demo.

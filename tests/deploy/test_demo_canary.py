@@ -8,12 +8,12 @@ import pytest
 from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.data_files import write_data_files
-from deploy.canary.ledger import HopColour
 from deploy.demo.audit import ingested_records
 from deploy.demo.watching import CanaryFindings
+from gateway.canary.ledger import HopColour
 from tests.cloud_jobs.billing.register.billed_lake import LONG_AGO, NOW, BilledLake
-from tests.deploy.canary.test_canary_status import status
 from tests.deploy.test_demo_faults import AUDIT
+from tests.gateway.canary.test_canary_status import status
 from tests.system.lake_of_fixes import commit_ingest, records_table
 from waybill.record import IntervalSet
 

@@ -18,7 +18,6 @@ from cloud_jobs.billing.certificates import CertificateState
 from cloud_jobs.billing.documents import charges_of
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.reconcile import ComparisonOutcome
-from deploy.canary.ledger import HopColour
 from deploy.demo.alert_audit import AlertAudit
 from deploy.demo.audit import Audit, DocumentAudit, audit_documents
 from deploy.demo.cli import verdict_table
@@ -26,11 +25,12 @@ from deploy.demo.plan import DemoError, DemoSettings, plan_demo
 from deploy.demo.processes import LockedOut
 from deploy.demo.scenario import Deadline, DemoDrive
 from deploy.demo.watching import CanaryFindings, FaultFindings
+from gateway.canary.ledger import HopColour
 from simulator import Progress, Scenario, Summary, VehicleMessage
 from simulator.truth import PostedCharge, TrueDays, TrueDocument, TrueKey, TrueLedger, TrueTax
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, hours, used
-from tests.deploy.canary.test_canary_status import status
+from tests.gateway.canary.test_canary_status import status
 
 HAPPENED = FaultFindings(
     region="eu", killed="us-0002", silent="us-0001", cut_at_least_s=4.0, cut_s=25.0, stored_while_cut=812,

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deploy.canary.config import CanarySettings
+from gateway.canary.config import CanarySettings
 from tests.structure.test_documented import APPS
 
 ROOT = Path(__file__).parents[2]

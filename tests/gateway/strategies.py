@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gateway import Engine, GatewaySettings
+from gateway.config import GatewaySettings
+from gateway.engine import Engine
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import Batch, Canary, Record, Tombstone, encode
 

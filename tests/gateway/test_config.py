@@ -14,8 +14,8 @@ import gateway
 import gateway.cli
 import waybill
 from deploy.local import LocalAuthority, free_port
-from gateway import GatewaySettings
 from gateway.cli import _reloading, app
+from gateway.config import GatewaySettings
 from gateway.status import GatewayStatus
 from tests.gateway.strategies import settings
 from tests.tokens import token_file

@@ -6,8 +6,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway import NotSent, Produce, SendAck
-from gateway.engine import MAX_PENDING_RANGES, AckCoalescer
+from gateway.engine import MAX_PENDING_RANGES, AckCoalescer, NotSent, Produce, SendAck
 from gateway.inflight import RANGE_BYTES, Refusal, Sender
 from tests.examples import examples
 from tests.gateway.strategies import batch, engine, topic

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway import Engine, Produce
 from gateway.effects import MAX_ATTEMPTS, Forwarder, log_refusal
+from gateway.engine import Engine, Produce
 from gateway.inflight import Delivery
 from gateway.metrics import GatewayMetrics
 from gateway.pulsar_producer import TOO_BIG, UNSENDABLE, Receipt

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway import Engine
 from gateway.config import PushFolder
 from gateway.effects import DevicePublisher
+from gateway.engine import Engine
 from gateway.metrics import GatewayMetrics
 from gateway.mqtt_connection import MqttConnection, PublishResult
 from gateway.push import PushQueue

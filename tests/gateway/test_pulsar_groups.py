@@ -7,7 +7,7 @@ import pulsar
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway import Produce
+from gateway.engine import Produce
 from gateway.pulsar_producer import OK, GroupSender, SendResult
 from tests.examples import examples
 

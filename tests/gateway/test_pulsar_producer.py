@@ -8,8 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway import Produce
 from gateway.cli import problems
+from gateway.engine import Produce
 from gateway.pulsar_producer import PulsarProducer, Sealing
 from tests.gateway.sides import FakePulsar
 from tests.gateway.strategies import settings

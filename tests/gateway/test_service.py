@@ -13,9 +13,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import generate_latest
 
 from deploy.local import free_port
-from gateway import Service
 from gateway.metrics import Latencies
-from gateway.service import BrokerLink
+from gateway.service import BrokerLink, Service
 from gateway.status import read_status
 from tests.gateway.sides import FakeBroker, Region
 from tests.gateway.strategies import settings

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from gateway import Engine, Produce
 from gateway.access.cli import app as access
 from gateway.access.config import AccessEndpoint
 from gateway.access.status import AccessStatus
 from gateway.alerts.cli import app as alerts
 from gateway.alerts.status import AlertsStatus, alerts_table
 from gateway.cli import app as gateway
+from gateway.engine import Engine, Produce
 from gateway.metrics import GatewayMetrics
 from gateway.service import StatusReporter
 from gateway.status import STALLED_AFTER_S, GatewayStatus

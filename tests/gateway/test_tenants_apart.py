@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway import NotSent, Produce
-from gateway.engine import STUCK_S
+from gateway.engine import STUCK_S, NotSent, Produce
 from tests.gateway.sides import FakePulsar, Region
 from tests.gateway.strategies import batch, engine, topic
 from waybill.record import RefusalReason

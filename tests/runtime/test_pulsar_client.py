@@ -18,7 +18,7 @@ from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from cloud_jobs.config import ClusterSettings
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from deploy.canary.config import WatchedCluster
+from gateway.canary.config import WatchedCluster
 from gateway.config import ClusterSource, Pulsar, RegistrySettings
 from geo.replication.model import ClusterAddress
 from tests.examples import examples

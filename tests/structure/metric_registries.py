@@ -12,10 +12,10 @@ from prometheus_client.registry import CollectorRegistry
 from cloud_jobs.run_metrics import IngestMetrics, MaintenanceMetrics, RunMetrics
 from cloud_jobs.status.centre_metrics import CentreCollector
 from cloud_jobs.verdicts.run import VerdictMetrics
-from deploy.canary.watch import CanaryMetrics
 from edge_agent.status_endpoint import AgentCollector
 from gateway.access.status import AccessMetrics
 from gateway.alerts.metrics import AlertMetrics
+from gateway.canary.watch import CanaryMetrics
 from gateway.metrics import GatewayMetrics
 from gateway.webhooks.status import WebhookMetrics
 from geo.replication.cli import ReplicationCollector

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app as cloud_jobs
 from cloud_jobs.config import CloudSettings
-from deploy.canary.config import CanarySettings
 from edge_agent.cli import app as edge_agent
 from edge_agent.config import AgentSettings
 from gateway.access.config import AccessSettings
 from gateway.alerts.config import AlertSettings
+from gateway.canary.config import CanarySettings
 from gateway.cli import app as gateway
 from gateway.config import GatewaySettings
 from gateway.webhooks.config import NotifierSettings

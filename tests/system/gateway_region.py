@@ -15,8 +15,8 @@ import pulsar
 from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import DaemonProcess, MosquittoBroker, PulsarCluster, free_port, http_health
-from gateway import GatewayStatus, read_status
 from gateway.config import StatusEndpoint
+from gateway.status import GatewayStatus, read_status
 from tests.pulsar_clients import open_client
 from tests.waiting import wait_until
 from waybill.record import Ack, Batch, Canary, IntervalSet, Record, decode_ack, encode, read_header

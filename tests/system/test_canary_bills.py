@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cloud_jobs.lake.tables import Lake
-from deploy.canary.config import CanaryScript, CanarySettings
-from deploy.canary.probes import canary_name
-from deploy.canary.reference import bill_fault, contracts_text, fence_text
-from tests.deploy.canary.canaries import canary_settings
+from gateway.canary.config import CanaryScript, CanarySettings
+from gateway.canary.probes import canary_name
+from gateway.canary.reference import bill_fault, contracts_text, fence_text
+from tests.gateway.canary.canaries import canary_settings
 from tests.month import ArrivedBatch, Deliver, Month, Publish, hard_month
 from tests.system.billed_month import MARCH, Centre, billed
 from tests.system.test_month_bytes import bill

@@ -15,14 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from cloud_jobs.config import CloudSettings
-from deploy.canary.checks import problems as canary_problems
-from deploy.canary.config import CanarySettings
 from deploy.demo.processes import open_session
 from deploy.local import LocalStack
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
 from gateway.alerts.config import AlertSettings
 from gateway.alerts.config import problems as alert_problems
+from gateway.canary.checks import problems as canary_problems
+from gateway.canary.config import CanarySettings
 from gateway.cli import problems
 from gateway.config import GatewaySettings
 from gateway.webhooks.config import NotifierSettings

@@ -26,7 +26,7 @@ from deploy.local.stack_state import StackState
 from edge_agent.config import AgentSettings
 from edge_agent.push.pushed import PushRefused, merge_pushed
 from edge_agent.store.epochs import LINEAGE, Lineage, read_lineage, write_lineage
-from gateway import GatewaySettings
+from gateway.config import GatewaySettings
 from geo.replication import Topology
 from geo.spatial import FenceReport, FixError, fences_from_geojson
 from geo.spatial.geojson import MAX_REFUSED, read_features

@@ -14,7 +14,7 @@ from edge_agent.drain.region import Pause
 from edge_agent.drain.sent_batches import SentSeqs
 from edge_agent.intake.messages import LATEST_US, parse_message
 from edge_agent.uplink.mqtt import control_events
-from gateway import Produce
+from gateway.engine import Produce
 from gateway.inflight import UNKNOWN_SENDER, sender_of
 from gateway.push import OUTCOMES, UNKNOWN, parse_config_result
 from tests.cloud_jobs.ingest.test_decoding import messages

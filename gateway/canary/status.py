@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from deploy.canary.config import CanarySettings, Hop
-from deploy.canary.errors import CanaryNotRunning
-from deploy.canary.ledger import CanaryLedger, HopColour, HopState
+from gateway.canary.config import CanarySettings, Hop
+from gateway.canary.errors import CanaryNotRunning
+from gateway.canary.ledger import CanaryLedger, HopColour, HopState
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings import Settings
 

@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from cloud_jobs.errors import LocationError
 from cloud_jobs.lake.location import is_object_store
-from deploy.canary.config import CanarySettings
 from deploy.local.errors import ProgramMissing
 from deploy.local.mosquitto import mosquitto_program
 from edge_agent.checking import unusable_enrolment
 from edge_agent.config import AgentSettings, BufferSettings, DeviceSettings, DrainSettings, IntakeSettings
 from edge_agent.config import StatusSettings as AgentStatusSettings
+from gateway.canary.config import CanarySettings
 from waybill.mqtt.broker_settings import is_this_machine, unusable_files
 from waybill.pulsar.pulsar_client import token_faults, tokens_ending
 

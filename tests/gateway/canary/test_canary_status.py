@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from deploy.canary.cli import app
-from deploy.canary.config import Hop
-from deploy.canary.ledger import HopColour
-from deploy.canary.status import CanaryStatus, HopStatus, status_table
-from deploy.canary.watch import CanaryWatch
 from deploy.local import free_port
-from tests.deploy.canary.canaries import CANARY_FILE, canary_settings
+from gateway.canary.cli import app
+from gateway.canary.config import Hop
+from gateway.canary.ledger import HopColour
+from gateway.canary.status import CanaryStatus, HopStatus, status_table
+from gateway.canary.watch import CanaryWatch
+from tests.gateway.canary.canaries import CANARY_FILE, canary_settings
 from waybill.daemon.status_server import StatusServer, json_answer
 
 

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.reference.files import read_reference
-from deploy.canary import service as topic_observers
-from deploy.canary.checks import problems, warnings
-from deploy.canary.cli import app
-from deploy.canary.errors import CanaryError
-from deploy.canary.reference import contracts_text, fence_text, write_reference
-from deploy.canary.service import TopicReaders
-from tests.deploy.canary.canaries import CANARY_FILE, canary_settings
+from gateway.canary import service as topic_observers
+from gateway.canary.checks import problems, warnings
+from gateway.canary.cli import app
+from gateway.canary.errors import CanaryError
+from gateway.canary.reference import contracts_text, fence_text, write_reference
+from gateway.canary.service import TopicReaders
+from tests.gateway.canary.canaries import CANARY_FILE, canary_settings
 from tests.tokens import token_file
 from waybill.settings import SettingsError
 

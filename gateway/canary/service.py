@@ -12,12 +12,13 @@ from typing import Any, Final
 import pulsar
 import structlog
 
-from deploy.canary.checks import agent_settings, settings_toml
-from deploy.canary.config import LAKE_HOPS, CanarySettings, Hop, WatchedCluster
-from deploy.canary.errors import CanaryError, ProbeCut
-from deploy.canary.lake_observers import MoneyObserver, RecordsObserver
-from deploy.canary.probes import SentProbes, publish_probe
-from deploy.canary.watch import (
+from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
+from gateway.canary.checks import agent_settings, settings_toml
+from gateway.canary.config import LAKE_HOPS, CanarySettings, Hop, WatchedCluster
+from gateway.canary.errors import CanaryError, ProbeCut
+from gateway.canary.lake_observers import MoneyObserver, RecordsObserver
+from gateway.canary.probes import SentProbes, publish_probe
+from gateway.canary.watch import (
     CanaryWatch,
     EventBook,
     EventOfProbe,
@@ -26,7 +27,6 @@ from deploy.canary.watch import (
     RecordOfProbe,
     records_of_batch,
 )
-from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
 from geo.alerts import MalformedAlert, decode_alert
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.service import run_components, serve_status

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from deploy.canary.config import CanaryScript
-from deploy.canary.errors import ProbeCut
+from gateway.canary.config import CanaryScript
+from gateway.canary.errors import ProbeCut
 from simulator import BrokerAddress, PublishSettings, SimulatorError, VehicleMessage, publish
 from simulator.messages import canary, position
 from waybill.record import VEHICLE_CANARY, VEHICLE_POSITION

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.canary.config import Hop
-from deploy.canary.ledger import HopColour
-from deploy.canary.probes import SentProbes
-from deploy.canary.service import ProbeDriver
-from deploy.canary.watch import CanaryWatch
-from tests.deploy.canary.canaries import canary_settings
+from gateway.canary.config import Hop
+from gateway.canary.ledger import HopColour
+from gateway.canary.probes import SentProbes
+from gateway.canary.service import ProbeDriver
+from gateway.canary.watch import CanaryWatch
+from tests.gateway.canary.canaries import canary_settings
 
 NOON_S = 1_767_614_400.0
 PERIOD_S = 20

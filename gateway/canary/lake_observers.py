@@ -21,10 +21,10 @@ from cloud_jobs.lake.snapshot_reads import reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, newest_state
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
-from deploy.canary.config import CANARY_RECORD, POSITION, QUARTER_MS, Hop, ProbeItem
-from deploy.canary.probes import SentProbes
-from deploy.canary.reference import bill_fault
-from deploy.canary.watch import CanaryWatch, Observer, RecordOfProbe
+from gateway.canary.config import CANARY_RECORD, POSITION, QUARTER_MS, Hop, ProbeItem
+from gateway.canary.probes import SentProbes
+from gateway.canary.reference import bill_fault
+from gateway.canary.watch import CanaryWatch, Observer, RecordOfProbe
 
 _TABLE: Final = "records"
 _NUMBER: Final = "ingest_number"

@@ -17,7 +17,7 @@ import typer
 from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
-    from deploy.canary.config import CanarySettings
+    from gateway.canary.config import CanarySettings
 
 
 _WIDTH: Final = None if sys.stdout.isatty() else 140
@@ -38,8 +38,8 @@ def run(*, config: ConfigOption) -> None:
     Example: waybill canary run --config canary.toml
     """
     settings = _checked(config)
-    from deploy.canary.checks import warnings
-    from deploy.canary.service import run_canary
+    from gateway.canary.checks import warnings
+    from gateway.canary.service import run_canary
     from waybill.daemon.logs import start_logging
     from waybill.daemon.signals import stop_on_signals
 
@@ -59,7 +59,7 @@ def check_config(*, config: ConfigOption) -> None:
     Example: waybill canary check-config --config canary.toml
     """
     settings = _checked(config)
-    from deploy.canary.checks import warnings
+    from gateway.canary.checks import warnings
 
     for problem in warnings(settings, time.time()):
         typer.echo(f"{config}: warning: {problem}", err=True)
@@ -81,8 +81,8 @@ def status(
     settings = _settings(config)
     from rich.console import Console
 
-    from deploy.canary.errors import CanaryNotRunning
-    from deploy.canary.status import read_canary_status, status_table
+    from gateway.canary.errors import CanaryNotRunning
+    from gateway.canary.status import read_canary_status, status_table
 
     try:
         answer = read_canary_status(settings)
@@ -116,7 +116,7 @@ def setup(
     Example: waybill canary setup --config canary.toml --out canary-eu
     """
     settings = _settings(config)
-    from deploy.canary.reference import contracts_text, fence_text, write_reference
+    from gateway.canary.reference import contracts_text, fence_text, write_reference
 
     # a month is billed as a whole
     begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -132,8 +132,8 @@ def setup(
 @contextmanager
 def _errors_as_messages() -> Iterator[None]:
     from cloud_jobs.errors import CloudError
-    from deploy.canary.errors import CanaryError
     from deploy.local import LocalStackError
+    from gateway.canary.errors import CanaryError
     from waybill.daemon.errors import DaemonError
 
     try:
@@ -144,7 +144,7 @@ def _errors_as_messages() -> Iterator[None]:
 
 
 def _settings(config: Path) -> CanarySettings:
-    from deploy.canary.config import CanarySettings
+    from gateway.canary.config import CanarySettings
 
     try:
         return load(CanarySettings, config)
@@ -156,7 +156,7 @@ def _settings(config: Path) -> CanarySettings:
 def _checked(config: Path) -> CanarySettings:
     """The settings, if the files that they name can be used here too."""
     settings = _settings(config)
-    from deploy.canary.checks import problems
+    from gateway.canary.checks import problems
 
     if found := problems(settings):
         typer.echo("\n".join(f"{config}: {one}" for one in found), err=True)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from deploy.canary.config import PARENT, Hop, ProbeItem
+from gateway.canary.config import PARENT, Hop, ProbeItem
 
 RECENT: Final = 3
 """A hop is green only if its last three due probes are whole: one that loses every second probe never is."""

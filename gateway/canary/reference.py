@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from cloud_jobs.billing.units import amount_text
-from deploy.canary.config import CanaryScript, CanarySettings
-from deploy.canary.errors import CanaryError
+from gateway.canary.config import CanaryScript, CanarySettings
+from gateway.canary.errors import CanaryError
 
 # Expected charges of the canary's account. Pure.
 

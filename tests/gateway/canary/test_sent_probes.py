@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.config import CANARY_RECORD, POSITION, CanaryScript, ProbeItem, ScriptSettings
-from deploy.canary.lake_observers import ProbeCover, QuarterUsage, covered, usage_fault
-from deploy.canary.probes import SentProbes, canary_name
-from deploy.canary.watch import EventBook, EventOfProbe, RecordBook, RecordOfProbe, content_fault, records_of_batch
+from gateway.canary.config import CANARY_RECORD, POSITION, CanaryScript, ProbeItem, ScriptSettings
+from gateway.canary.lake_observers import ProbeCover, QuarterUsage, covered, usage_fault
+from gateway.canary.probes import SentProbes, canary_name
+from gateway.canary.watch import EventBook, EventOfProbe, RecordBook, RecordOfProbe, content_fault, records_of_batch
 from geo.spatial import DayEvent, identified
 from waybill.record import Batch, Body, Canary, Position, Record, encode
 

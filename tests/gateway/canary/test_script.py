@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.canary.config import CanaryScript, ScriptSettings
 from deploy.local.stack_settings import canary_place
+from gateway.canary.config import CanaryScript, ScriptSettings
 from geo.spatial import (
     FenceSet,
     Fixes,

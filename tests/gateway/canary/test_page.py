@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing.contracts import CANARY
 from cloud_jobs.reference.files import read_reference
-from deploy.canary.config import CanarySettings
-from deploy.canary.reference import contracts_text, fence_text, write_reference
+from gateway.canary.config import CanarySettings
+from gateway.canary.reference import contracts_text, fence_text, write_reference
 from geo.reference.messages import scope_of
 from waybill.commands import SUBCOMMANDS, command_line
 from waybill.identity.errors import SignatureRefused

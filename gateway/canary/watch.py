@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from deploy.canary.config import AT_LEAST_ONCE, CANARY_RECORD, POSITION, CanaryScript, CanarySettings, Hop, ProbeItem
-from deploy.canary.ledger import CanaryLedger, HopColour
-from deploy.canary.probes import canary_name
-from deploy.canary.status import HOUR_S, CanaryStatus, HopStatus, status_of_hop
+from gateway.canary.config import AT_LEAST_ONCE, CANARY_RECORD, POSITION, CanaryScript, CanarySettings, Hop, ProbeItem
+from gateway.canary.ledger import CanaryLedger, HopColour
+from gateway.canary.probes import canary_name
+from gateway.canary.status import HOUR_S, CanaryStatus, HopStatus, status_of_hop
 from geo.spatial import DayEvent, identified
 from waybill.daemon.backoff import Backoff
 from waybill.record import Canary, Position, decode

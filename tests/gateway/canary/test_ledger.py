@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.canary.config import PARENT, Hop, ProbeItem
-from deploy.canary.ledger import RECENT, CanaryLedger, HopColour, HopCounts
+from gateway.canary.config import PARENT, Hop, ProbeItem
+from gateway.canary.ledger import RECENT, CanaryLedger, HopColour, HopCounts
 
 LIMITS_S = dict.fromkeys(Hop, 10.0)
 A, B, X = ProbeItem("a", 0), ProbeItem("b", 0), ProbeItem("x", 0)

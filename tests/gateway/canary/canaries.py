@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from deploy.canary.config import CanarySettings
+from gateway.canary.config import CanarySettings
 from waybill.settings import validate
 
 CANARY_FILE = """region = "eu"
