@@ -216,9 +216,10 @@ def test_every_command_explains_itself_or_says_which_extra_it_needs(extra: str |
             assert f"install the extra {needed} (docs/install.md)" in ended.err
 
 
-def test_without_an_extra_only_the_agent_the_device_registry_and_the_canary_explain_themselves() -> None:
+def test_without_an_extra_only_these_commands_explain_themselves() -> None:
     assert {words for words, ended in helps(None).items() if ended.status} == COMMANDS.keys() - {
         "edge-agent",
+        "waybill alerts",
         "waybill canary",
         "waybill device",
     }
