@@ -39,8 +39,8 @@ from geo.reference.messages import (
     read_messages,
 )
 from waybill.identity.errors import SignatureFault
-from waybill.identity.publication_id import is_far_ahead
 from waybill.identity.registry_messages import FollowedOperators
+from waybill.identity.signatures import is_far_ahead
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import PulsarAccess
 

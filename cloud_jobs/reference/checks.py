@@ -22,8 +22,7 @@ from geo.alerts.rule import matches_place
 from geo.reference.in_force import publication_order
 from geo.reference.messages import ReferenceTrust, stated_version
 from geo.reference.moments import beginning, instant_text
-from waybill.identity.publication_id import PROPERTY, drawn_at
-from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication
+from waybill.identity.signatures import ID_PROPERTY, REASON, SIGNATURE, SIGNER, Publication, drawn_at
 from waybill.settings import name_advice
 
 # Checks of reference files against a lake, the same for `check` and `put`.
@@ -241,7 +240,7 @@ def _signature(row: dict[str, Any], trust: ReferenceTrust) -> str:
     properties = {SIGNER: row["signer"], SIGNATURE: row["signature"], REASON: row["reason"]}
     publication = Publication(row["kind"], key, row["body"].encode())
     known = {name: text for name, text in properties.items() if text is not None}
-    return trust.signature_state(publication, body, known | {PROPERTY: row["publication_id"]})
+    return trust.signature_state(publication, body, known | {ID_PROPERTY: row["publication_id"]})
 
 
 def _refused(row: dict[str, Any]) -> HistoryEntry:

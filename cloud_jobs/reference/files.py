@@ -25,14 +25,16 @@ from geo.spatial import FenceError
 from geo.spatial.geojson import Feature, feature_notices, fence_of, kind_of, read_features
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.process import close_within
-from waybill.identity.publication_id import (
-    PROPERTY,
+from waybill.identity.signatures import (
+    ID_PROPERTY,
     RANDOM_BITS,
+    OperatorKey,
+    Publication,
     is_far_ahead,
     is_publication_id,
     next_publication_id,
+    sign_publication,
 )
-from waybill.identity.signatures import OperatorKey, Publication, sign_publication
 from waybill.pulsar import cluster_clock
 from waybill.pulsar.pulsar_client import (
     PulsarAccess,
@@ -361,7 +363,7 @@ def _ids(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Iterator
 
 def _id_of(message: pulsar.Message) -> str | None:
     try:
-        text = message.properties().get(PROPERTY)
+        text = message.properties().get(ID_PROPERTY)
     except UnicodeDecodeError:
         return None
     if text is None or not is_publication_id(text) or is_far_ahead(text, message.publish_timestamp()):
@@ -373,7 +375,7 @@ def _send(client: pulsar.Client, publications: Iterable[_Publication], signing: 
     producers = {kind: client.create_producer(f"{NAMESPACE}/{topic}") for kind, topic in TOPICS.items()}
     count = 0
     for version, publication_id in publications:
-        body, properties = version.body.encode(), {PROPERTY: publication_id}
+        body, properties = version.body.encode(), {ID_PROPERTY: publication_id}
         # with its id, which is drawn only when it is known after which others it comes
         if signing is not None:
             published = Publication(version.kind, version.key, body)

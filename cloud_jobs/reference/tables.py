@@ -45,7 +45,7 @@ from geo.reference.messages import (
 )
 from geo.spatial import FenceError
 from geo.spatial.activity import effective_ms
-from waybill.identity.publication_id import is_far_ahead
+from waybill.identity.signatures import is_far_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

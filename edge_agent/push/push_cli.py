@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from edge_agent.push.pushed import PushRefused, check_pushable
 from waybill.daemon.durable_file import replace_durably
-from waybill.identity.command_options import error_text
+from waybill.identity.command_session import error_text
 from waybill.identity.errors import IdentityError, NameRefused, SignatureRefused
 from waybill.identity.names import device_name, did_you_mean
 from waybill.identity.operator_keys import ANY, KINDS

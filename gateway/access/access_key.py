@@ -11,7 +11,6 @@ from waybill.identity.confirmations import sign_confirmation
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.operator_keys import OperatorKeys, Scope, TrustedKey
-from waybill.identity.publication_id import RANDOM_BITS, next_publication_id
 from waybill.identity.registry import DeviceEntry
 from waybill.identity.registry_messages import (
     ENROLMENT_KIND,
@@ -21,7 +20,7 @@ from waybill.identity.registry_messages import (
     signed_by,
     unsigned,
 )
-from waybill.identity.signatures import read_operator_key
+from waybill.identity.signatures import RANDOM_BITS, next_publication_id, read_operator_key
 
 
 class AccessKey:

@@ -38,13 +38,13 @@ from waybill.identity.broker_conf import (
     device_listener_lines,
     enrolment_broker_lines,
 )
-from waybill.identity.publication_id import PROPERTY
 from waybill.identity.registry_messages import (
     DevicePublication,
     EntryRefused,
     devices_topic,
 )
 from waybill.identity.registry_topic import DeviceRegistry, EntryInForce, EntryResult, RegistryReader
+from waybill.identity.signatures import ID_PROPERTY
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenWatch
 
@@ -244,7 +244,7 @@ class AccessDaemon:
         if isinstance(became, EntryInForce):
             self._hear(became.publication)
         elif isinstance(became, EntryRefused):
-            self._publisher.refuse(message.properties.get(PROPERTY, ""), became.reason, message.published_ms / 1000)
+            self._publisher.refuse(message.properties.get(ID_PROPERTY, ""), became.reason, message.published_ms / 1000)
         # Last, so that no session waits for the disk.
         self._cache.take(message, became)
 

@@ -24,8 +24,8 @@ from gateway.access.revocation import LISTS_TOPIC, MAX_LIST_BYTES, RevocationLis
 from gateway.config import RegistrySettings
 from waybill.daemon.backoff import Backoff
 from waybill.identity.confirmations import CONFIRMATIONS_TOPIC, encode_confirmation
-from waybill.identity.publication_id import is_publication_id
 from waybill.identity.registry_messages import devices_topic
+from waybill.identity.signatures import is_publication_id
 from waybill.pulsar.pulsar_client import (
     AccessRefusal,
     PulsarAccessError,

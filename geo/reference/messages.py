@@ -16,8 +16,16 @@ from geo.reference.moments import instant_text
 from geo.spatial.ids import named
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys, Scope
-from waybill.identity.publication_id import PROPERTY, is_far_ahead, is_publication_id
-from waybill.identity.signatures import REASON, SIGNATURE, SIGNER, Publication, verify_publication
+from waybill.identity.signatures import (
+    ID_PROPERTY,
+    REASON,
+    SIGNATURE,
+    SIGNER,
+    Publication,
+    is_far_ahead,
+    is_publication_id,
+    verify_publication,
+)
 from waybill.record import InvalidJson, parse_json
 
 # Rights to publish reference data.
@@ -186,10 +194,10 @@ def _publication(kind: Kind, message: dict[str, Any], trust: ReferenceTrust, hel
         raise ValueError(message["malformed"])
     if message["key"] is None or message["value"] is None:
         raise ValueError("a version needs a key and a value")
-    publication_id = _property(message, PROPERTY)
+    publication_id = _property(message, ID_PROPERTY)
     if publication_id is None or not is_publication_id(publication_id):
         found = "none" if publication_id is None else _shown(publication_id)
-        raise ValueError(f"its property {PROPERTY} must be a UUID of version 7, and is {found}")
+        raise ValueError(f"its property {ID_PROPERTY} must be a UUID of version 7, and is {found}")
     if is_far_ahead(publication_id, message["publish_time"].timestamp() * 1000):
         raise ValueError(
             f"its publication id {publication_id} is of a time more than five minutes after it was published"
@@ -222,7 +230,7 @@ def _publication(kind: Kind, message: dict[str, Any], trust: ReferenceTrust, hel
 
 def _quarantined(kind: Kind, message: dict[str, Any], reason: str) -> Row:
     key, value, published_at = message["key"], message["value"], message["publish_time"]
-    publication_id = _property(message, PROPERTY)
+    publication_id = _property(message, ID_PROPERTY)
     # without its place: the same message has another place in another cluster
     signed = [_property(message, name) for name in (SIGNER, SIGNATURE)]
     parts = (_topic(kind), key, publication_id, published_at and published_at.isoformat(), *signed)

@@ -10,7 +10,7 @@ from typing import Any
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY, Kind, read_messages, stated_version
-from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.signatures import ID_PROPERTY, next_publication_id
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 
@@ -28,7 +28,7 @@ def message_of(kind: Kind, body: Any, number: int = 0, **more: Any) -> dict[str,
         "key": f"{name}@{begin}",
         "value": text.encode(),
         "malformed": None,
-        "properties": [(PROPERTY, publication_id(number))],
+        "properties": [(ID_PROPERTY, publication_id(number))],
         "publish_time": AT + timedelta(minutes=number),
         "message_id": f"3:{number}:-1",
     }

@@ -23,7 +23,7 @@ from cloud_jobs.reference.files import make_version, read_reference
 from cloud_jobs.reference.tables import fences_in, in_force, publications_in, quarantined_messages, store
 from geo.reference.messages import ANYBODY, MAX_BYTES, Kind, named_message, read_messages
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, rows_of, tariff
-from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.signatures import ID_PROPERTY, next_publication_id
 
 Message = dict[str, Any]
 
@@ -80,10 +80,10 @@ def test_another_content_under_a_known_id_is_quarantined_and_changes_nothing(lak
 
 
 def test_an_id_far_ahead_is_quarantined_and_what_is_published_after_it_holds(lake: Lake) -> None:
-    last = tariff("9", 1, properties=[(PROPERTY, "ffffffff-ffff-7fff-bfff-ffffffffffff")])
+    last = tariff("9", 1, properties=[(ID_PROPERTY, "ffffffff-ffff-7fff-bfff-ffffffffffff")])
     ahead = AT + timedelta(days=365)
     by_clock = next_publication_id(None, round(ahead.timestamp() * 1000), 0)
-    wrong = tariff("8", 2, properties=[(PROPERTY, by_clock)], publish_time=ahead)
+    wrong = tariff("8", 2, properties=[(ID_PROPERTY, by_clock)], publish_time=ahead)
     found = store(lake, {"tariff": [A, last, wrong, AGAIN]}, ANYBODY, now=lambda: AT)
     reasons = sorted(one.reason for one in found.quarantined)
     assert (price(lake), len(reasons)) == ("0.45", 2)
@@ -173,7 +173,7 @@ def feature(**properties: Any) -> dict[str, Any]:
         ({"key": "x" * 100_000}, "does not match its content"),
         ({"publish_time": None, "malformed": "publish_time not a time"}, "publish_time"),
         ({"properties": None}, "its property publication_id must be a UUID of version 7, and is none"),
-        ({"properties": [(PROPERTY, "7")]}, "and is '7'"),
+        ({"properties": [(ID_PROPERTY, "7")]}, "and is '7'"),
     ],
 )
 def test_a_message_that_is_no_publication_is_quarantined_with_its_place_and_stops_no_other(

@@ -26,8 +26,7 @@ from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of, rows_of
 from tests.identity.makers import operator, operators_file
-from waybill.identity.publication_id import PROPERTY
-from waybill.identity.signatures import NewOperator
+from waybill.identity.signatures import ID_PROPERTY, NewOperator
 from waybill.pulsar import cluster_clock
 from waybill.pulsar.cluster_clock import ClockDiffers
 
@@ -110,7 +109,7 @@ class Cluster:
 
     @property
     def ids(self) -> list[str]:
-        return sorted(message.properties()[PROPERTY] for topic in self.topics.values() for message in topic.messages)
+        return sorted(message.properties()[ID_PROPERTY] for topic in self.topics.values() for message in topic.messages)
 
 
 @pytest.fixture
@@ -179,10 +178,10 @@ def test_who_publishes_later_comes_later_whatever_the_clock_says(clusters: dict[
     for clock_s, amount in ((1e9, "0.45"), (1e9 - 250, "4.50"), (1e9 - 100, "0.45")):
         publish_at(dr, clock_s, published_price(amount))
     sent = dr.topics["tariffs"].messages
-    assert [message.properties()[PROPERTY] for message in sent] == dr.ids
+    assert [message.properties()[ID_PROPERTY] for message in sent] == dr.ids
     # in another topic, too: one publication has all of a file
     publish_at(dr, 1e9 - 60, VERSIONS[1])
-    assert dr.topics["accounts"].messages[0].properties()[PROPERTY] == dr.ids[-1]
+    assert dr.topics["accounts"].messages[0].properties()[ID_PROPERTY] == dr.ids[-1]
 
 
 def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(

@@ -19,10 +19,9 @@ from gateway.registry_check import judge
 from tests.gateway.strategies import batch
 from tests.identity.makers import operator, operators_file
 from tests.strategies import batches
-from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import DeviceEntry, DeviceState
 from waybill.identity.registry_messages import entry_body
-from waybill.identity.signatures import NewOperator, sign_push
+from waybill.identity.signatures import ID_PROPERTY, NewOperator, next_publication_id, sign_push
 from waybill.record import Header, RefusalReason, encode
 
 RULES = BatchRules(max_batch_bytes=1 << 20)
@@ -132,7 +131,7 @@ class Entry:
         return entry_body(self._entry)
 
     def properties(self) -> dict[str, str]:
-        return {PROPERTY: next_publication_id(None, self._at_ms, 7)}
+        return {ID_PROPERTY: next_publication_id(None, self._at_ms, 7)}
 
     def publish_timestamp(self) -> int:
         return self._at_ms

@@ -13,11 +13,17 @@ from waybill.identity.device_files import StatedDevice
 from waybill.identity.errors import SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys
 from waybill.identity.operator_settings import OperatorSettings
-from waybill.identity.publication_id import RANDOM_BITS, next_publication_id
 from waybill.identity.registry import Claim, DeviceChange, DeviceEntry, EnrolledCertificate, expect
 from waybill.identity.registry_messages import DevicePublication
 from waybill.identity.registry_session import RegistrySession
-from waybill.identity.signatures import NewOperator, OperatorKey, trust_operator, trusted_key
+from waybill.identity.signatures import (
+    RANDOM_BITS,
+    NewOperator,
+    OperatorKey,
+    next_publication_id,
+    trust_operator,
+    trusted_key,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOOPBACK = "localhost", "127.0.0.1"

@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 from waybill.identity import registry_session
 from waybill.identity.confirmations import encode_confirmation
 from waybill.identity.device_cli import app as device_app
-from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import DeviceEntry
 from waybill.identity.registry_messages import entry_body, tenant_of
 from waybill.identity.registry_topic import DeviceRegistry, RegistryReader
+from waybill.identity.signatures import ID_PROPERTY, next_publication_id
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
 
@@ -41,7 +41,7 @@ class World:
 
     def put(self, entry: DeviceEntry) -> str:
         self.newest = next_publication_id(self.newest, round(time.time() * 1000), 7)
-        self.messages.append(TopicMessage(entry.name, entry_body(entry), {PROPERTY: self.newest}, 0))
+        self.messages.append(TopicMessage(entry.name, entry_body(entry), {ID_PROPERTY: self.newest}, 0))
         for reader in self.readers if not self.is_lost else ():
             reader.hear(self.messages[-1])
         return self.newest

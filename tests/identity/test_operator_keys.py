@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 from tests.identity.makers import MOMENT, active, operator, operators_file, published, trusting
 from waybill.identity.errors import OperatorKeyRefused, SignatureFault, SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys, Scope
-from waybill.identity.publication_id import PROPERTY, drawn_at, next_publication_id
 from waybill.identity.registry_messages import DevicePublication, EntryRefused, FollowedOperators, entry_body, signed_by
 from waybill.identity.registry_topic import DeviceRegistry, EntryInForce
 from waybill.identity.signatures import (
+    ID_PROPERTY,
     REASON,
     SIGNATURE,
     SIGNER,
     NewOperator,
     Publication,
+    drawn_at,
     is_signature,
+    next_publication_id,
     operators_toml,
     read_operator_key,
     read_operators,
@@ -121,7 +123,7 @@ def message_by(one: NewOperator) -> TopicMessage:
     made = published(active())
     body = entry_body(made.entry)
     signed = signed_by(one.key)(made.entry, body, made.publication_id, "")
-    properties = {**signed, PROPERTY: made.publication_id}
+    properties = {**signed, ID_PROPERTY: made.publication_id}
     return TopicMessage(made.entry.name, body, properties, int(MOMENT.timestamp() * 1000))
 
 
@@ -197,7 +199,7 @@ def test_a_publication_shows_who_when_and_why() -> None:
     properties = sign_publication(SIGNING_ANNA.key, FENCE, ID, "the depot has moved")
     found = verify_publication(KEYS, FENCE, properties, SCOPE)
     assert (found.signer, found.name, found.reason) == (SIGNING_ANNA.key.key_id, "anna", "the depot has moved")
-    assert drawn_at(properties[PROPERTY]).timestamp() == 1_764_000_000
+    assert drawn_at(properties[ID_PROPERTY]).timestamp() == 1_764_000_000
 
 
 @pytest.mark.parametrize("changed", [{"kind": "tariff"}, {"key": "other@"}, {"body": b'{"a": 2}'}])
@@ -211,13 +213,13 @@ def test_no_part_of_a_publication_can_be_altered(changed: dict[str, str | bytes]
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
-        ({PROPERTY: next_publication_id(ID, 0, 7)}, SignatureFault.ALTERED),
+        ({ID_PROPERTY: next_publication_id(ID, 0, 7)}, SignatureFault.ALTERED),
         ({REASON: "another"}, SignatureFault.ALTERED),
         ({SIGNATURE: "AAAA"}, SignatureFault.UNSIGNED),
         ({SIGNATURE: "ü"}, SignatureFault.UNSIGNED),
         ({SIGNATURE: ""}, SignatureFault.UNSIGNED),
         ({SIGNER: "0" * 16}, SignatureFault.UNKNOWN_KEY),
-        ({PROPERTY: "1"}, SignatureFault.UNSIGNED),
+        ({ID_PROPERTY: "1"}, SignatureFault.UNSIGNED),
     ],
 )
 def test_no_property_of_a_publication_can_be_altered(changed: dict[str, str], fault: SignatureFault) -> None:

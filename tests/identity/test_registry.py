@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from tests.examples import examples
 from tests.identity.makers import CERTIFICATE, CHANGE, CLAIM, OTHER_CLAIM, active, change, changes, expected, published
-from waybill.identity.publication_id import RANDOM_BITS, is_publication_id, next_publication_id
 from waybill.identity.registry import (
     ChangeRefused,
     Claim,
@@ -25,6 +24,7 @@ from waybill.identity.registry import (
     revoke,
     suspend,
 )
+from waybill.identity.signatures import RANDOM_BITS, is_publication_id, next_publication_id
 
 AGAIN = "--again gives it another claim"
 REFUSED = pytest.raises(ChangeRefused)

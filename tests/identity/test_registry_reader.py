@@ -19,7 +19,6 @@ from gateway.registry_check import judge
 from tests.identity.makers import CHANGE, MOMENT, active, published
 from tests.waiting import wait_until
 from waybill.identity.errors import IdentityError
-from waybill.identity.publication_id import PROPERTY
 from waybill.identity.registry import DeviceEntry, DeviceState, revoke, suspend
 from waybill.identity.registry_messages import (
     MAX_ENTRY_BYTES,
@@ -30,6 +29,7 @@ from waybill.identity.registry_messages import (
     read_entry,
 )
 from waybill.identity.registry_topic import DeviceRegistry, EntryInForce, EntrySuperseded, RegistryReader
+from waybill.identity.signatures import ID_PROPERTY
 from waybill.pulsar import compacted_topic
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -39,7 +39,7 @@ NOW_MS = int(MOMENT.timestamp() * 1000)
 
 
 def message(entry: DeviceEntry, bits: int = 0, key: str | None = None, **more: Any) -> TopicMessage:
-    properties = {PROPERTY: published(entry, bits).publication_id}
+    properties = {ID_PROPERTY: published(entry, bits).publication_id}
     return TopicMessage(entry.name if key is None else key, more.get("body", entry_body(entry)), properties, NOW_MS)
 
 

@@ -21,7 +21,6 @@ from tests.identity.makers import (
 )
 from waybill.identity.errors import SignatureFault, SignatureRefused
 from waybill.identity.operator_keys import OperatorKeys
-from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import (
     Claim,
     DeviceEntry,
@@ -44,7 +43,7 @@ from waybill.identity.registry_messages import (
     signed_by,
 )
 from waybill.identity.registry_topic import DeviceRegistry, EntryInForce
-from waybill.identity.signatures import SIGNATURE, SIGNER, NewOperator
+from waybill.identity.signatures import ID_PROPERTY, SIGNATURE, SIGNER, NewOperator, next_publication_id
 from waybill.pulsar.compacted_topic import TopicMessage
 from waybill.settings import SettingsError
 
@@ -66,7 +65,7 @@ def signed(
     """The message of an entry, published so long after the moment of the tests; `on` what anna signed of it."""
     body, publication_id = entry_body(entry), next_publication_id(None, NOW_MS + after_ms, 7)
     warrant = "" if on is None else signed(on, warrant_by).properties[WARRANT]
-    properties = {PROPERTY: publication_id, **signed_by(by.key)(entry, body, publication_id, warrant)}
+    properties = {ID_PROPERTY: publication_id, **signed_by(by.key)(entry, body, publication_id, warrant)}
     return TopicMessage(entry.name, body, properties, NOW_MS + after_ms)
 
 
@@ -132,7 +131,7 @@ def test_a_signature_of_another_device_or_another_publication_is_none_of_this_on
     read, other = Read(), signed(active("acme", "bus-2"))
     mine = signed(active())
     assert read.fault(mine._replace(properties=other.properties)) == SignatureFault.ALTERED
-    later = {**mine.properties, PROPERTY: next_publication_id(None, NOW_MS + 9, 7)}
+    later = {**mine.properties, ID_PROPERTY: next_publication_id(None, NOW_MS + 9, 7)}
     assert read.fault(mine._replace(properties=later)) == SignatureFault.ALTERED
 
 

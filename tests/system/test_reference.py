@@ -21,8 +21,14 @@ from cloud_jobs.reference.tables import CollectionResult, collect, in_force, pub
 from deploy.local import LocalStack, PulsarCluster, stack_operator
 from geo.reference.messages import ReferenceTrust
 from tests.pulsar_clients import open_client, source_access
-from waybill.identity.publication_id import next_publication_id
-from waybill.identity.signatures import OperatorKey, Publication, read_operators, sign_publication, trusted_key
+from waybill.identity.signatures import (
+    OperatorKey,
+    Publication,
+    next_publication_id,
+    read_operators,
+    sign_publication,
+    trusted_key,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

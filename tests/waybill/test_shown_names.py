@@ -14,7 +14,7 @@ from cloud_jobs.terminal import Column, FittedTable
 from edge_agent.push.push_cli import app as push
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS
 from tests.identity.registry_world import table
-from waybill.identity.command_options import print_error
+from waybill.identity.command_session import print_error
 from waybill.identity.pki_cli import app as pki
 from waybill.settings import printable
 

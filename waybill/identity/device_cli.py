@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.identity.command_options import (
+from waybill.identity.command_session import (
+    EXIT_REFUSED,
     AsJson,
     ByHand,
     Config,
@@ -29,9 +30,6 @@ from waybill.identity.command_options import (
     Token,
     TokenDays,
     Wait,
-)
-from waybill.identity.command_session import (
-    EXIT_REFUSED,
     command_session,
     end,
     say_outcome,

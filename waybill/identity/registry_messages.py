@@ -19,16 +19,20 @@ from pydantic import ValidationError, model_validator
 from waybill.identity.errors import IdentityError, SignatureFault, SignatureRefused
 from waybill.identity.names import PrincipalKind, principal
 from waybill.identity.operator_keys import ANY, OperatorKeys, Scope
-from waybill.identity.publication_id import MAX_AHEAD_MS, PROPERTY, drawn_at, is_far_ahead, is_publication_id
 from waybill.identity.registry import DeviceEntry, DeviceState, Precedence, first_fault, precedence
 from waybill.identity.signatures import (
+    ID_PROPERTY,
+    MAX_AHEAD_MS,
     REASON,
     SIGNATURE,
     SIGNER,
     OperatorKey,
     Publication,
     checked_reason,
+    drawn_at,
     encoded_signature,
+    is_far_ahead,
+    is_publication_id,
     read_operators,
     sign_publication,
     signature_of,
@@ -214,7 +218,7 @@ WARRANT: Final = "warrant"
 """The property with an operator's warrant."""
 MAX_WARRANT_CHARACTERS: Final = 250
 
-ENTRY_PROPERTIES: Final = frozenset({PROPERTY, REASON, SIGNATURE, SIGNER, WARRANT})
+ENTRY_PROPERTIES: Final = frozenset({ID_PROPERTY, REASON, SIGNATURE, SIGNER, WARRANT})
 """The properties of an entry's message."""
 
 NO_ENTRY: Final = "no-entry"
@@ -300,9 +304,9 @@ def read_entry(
 ) -> DevicePublication:
     """The publication in a message that is read at `now_ms` (since 1970). Raises EntryRefused."""
     key = key or ""
-    publication_id = properties.get(PROPERTY, "")
+    publication_id = properties.get(ID_PROPERTY, "")
     if not is_publication_id(publication_id):
-        raise EntryRefused(key, f"its property {PROPERTY} is to be a UUID of version 7")
+        raise EntryRefused(key, f"its property {ID_PROPERTY} is to be a UUID of version 7")
     # By our own clock: the publisher's may be wrong.
     if is_far_ahead(publication_id, now_ms):
         raise EntryRefused(key, f"it is dated {drawn_at(publication_id):%Y-%m-%d %H:%M} UTC", AHEAD)

@@ -26,7 +26,6 @@ from waybill.identity.confirmations import (
 )
 from waybill.identity.errors import IdentityError, SignatureFault, SignatureRefused
 from waybill.identity.operator_settings import OperatorSettings
-from waybill.identity.publication_id import drawn_ms
 from waybill.identity.registry import ChangeRefused, DeviceChange, DeviceEntry, revoke, revoke_unread
 from waybill.identity.registry_messages import (
     DevicePublication,
@@ -48,7 +47,7 @@ from waybill.identity.registry_topic import (
     RegistryUnreachable,
     refusal_text,
 )
-from waybill.identity.signatures import read_operator_key, read_operators
+from waybill.identity.signatures import drawn_ms, read_operator_key, read_operators
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown, NotLetIn, check_clock
 from waybill.pulsar.compacted_topic import CompactedTopicReader, TopicMessage, TopicStanding
 from waybill.pulsar.pulsar_client import TokenNotGood

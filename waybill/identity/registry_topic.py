@@ -20,14 +20,6 @@ import structlog
 
 from waybill.daemon.process import close_within
 from waybill.identity.errors import IdentityError
-from waybill.identity.publication_id import (
-    MAX_AHEAD_MS,
-    PROPERTY,
-    RANDOM_BITS,
-    drawn_ms,
-    is_far_ahead,
-    next_publication_id,
-)
 from waybill.identity.registry import DeviceEntry, Precedence
 from waybill.identity.registry_messages import (
     AHEAD,
@@ -42,6 +34,14 @@ from waybill.identity.registry_messages import (
     read_entry,
     tenant_of,
     unsigned,
+)
+from waybill.identity.signatures import (
+    ID_PROPERTY,
+    MAX_AHEAD_MS,
+    RANDOM_BITS,
+    drawn_ms,
+    is_far_ahead,
+    next_publication_id,
 )
 from waybill.pulsar.compacted_topic import (
     RECEIVER_QUEUE,
@@ -135,7 +135,7 @@ class RegistryPublisher:
         newest = None if self.newest is not None and is_far_ahead(self.newest, now_ms) else self.newest
         self.newest = publication_id = next_publication_id(newest, now_ms, secrets.randbits(RANDOM_BITS))
         body = entry_body(entry)
-        properties = {PROPERTY: publication_id, **self._sign(entry, body, publication_id, warrant)}
+        properties = {ID_PROPERTY: publication_id, **self._sign(entry, body, publication_id, warrant)}
         is_sent, topic = False, devices_topic(entry.tenant)
         try:
             producer = self._producer(topic)
@@ -271,7 +271,7 @@ class DeviceRegistry(Generic[T]):
             refused = error if isinstance(error, EntryRefused) else EntryRefused(key, repr(error)[:200])
             if refused.reason == AHEAD:
                 self._ahead += 1
-                until_ms = drawn_ms(message.properties[PROPERTY]) - MAX_AHEAD_MS
+                until_ms = drawn_ms(message.properties[ID_PROPERTY]) - MAX_AHEAD_MS
                 self._ahead_until_ms = min(self._ahead_until_ms, until_ms)
             return self._refuse(refused)
         return self.hold(made, message)

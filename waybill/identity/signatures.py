@@ -1,4 +1,4 @@
-"""Signatures of operators: Ed25519 (RFC 8032) over a list of parts. Pure.
+"""Signatures of operators: Ed25519 (RFC 8032) over a list of parts; and the ids of what they publish.
 
 The signed bytes are a word for the kind, then the parts, each with its length before it. So a signature of one kind is
 not valid for another, and no byte can move from one part to the next.
@@ -12,9 +12,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -25,7 +26,6 @@ from waybill.identity.errors import OperatorKeyRefused, SignatureFault, Signatur
 from waybill.identity.names import parse_name
 from waybill.identity.operator_keys import KEY_BYTES, OperatorKeys, Scope, TrustedKey, key_id_of
 from waybill.identity.pem_keys import private_key_of
-from waybill.identity.publication_id import PROPERTY, drawn_at, is_publication_id
 from waybill.settings import file_fault, load, open_file, parse
 
 # Files of operators' keys: private keys, and the list of trusted public keys.
@@ -171,6 +171,72 @@ def _parts(device: str, version: int, settings: bytes) -> list[bytes]:
     return [device.encode(), str(version).encode(), settings]
 
 
+# Ids of publications, which put them into one order.
+#
+# An id is a UUID of version 7 (RFC 9562), as text: 48 bits of time in milliseconds, a counter of 12 bits, 62 random
+# bits. Its text sorts in the order of the ids. The time is the publisher's, unless a known publication is later: then
+# the id follows that one, so that a correction always comes after what it corrects. Readers refuse an id that is more
+# than five minutes ahead of their clock.
+
+ID_PROPERTY: Final = "publication_id"
+"""The property of a message that has its id."""
+RANDOM_BITS: Final = 62
+MAX_AHEAD_MS: Final = 300_000
+"""An id that is further ahead comes from a wrong clock, and is refused."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS: Final = 253_402_300_799_000
+_COUNTER_BITS: Final = 12
+_ORDER_BITS: Final = 60
+_UUID_VERSION: Final = 7
+_UUID_VARIANT: Final = 0b10
+
+
+def next_publication_id(previous: str | None, now_ms: int, random_bits: int) -> str:
+    """An id after `previous` (None: the first one). Raises ValueError for an invalid `previous`, or if none comes after
+    it.
+    """
+    order = now_ms << _COUNTER_BITS
+    if previous is not None:
+        if not is_publication_id(previous):
+            raise ValueError(f"{previous!r} is not a publication id")
+        order = max(order, _order_of(UUID(previous)) + 1)
+    if not 0 <= order < 1 << _ORDER_BITS:
+        raise ValueError(f"no publication id comes after {previous} at {now_ms} ms")
+    time, counter = order >> _COUNTER_BITS, order & ((1 << _COUNTER_BITS) - 1)
+    assert 0 <= random_bits < 1 << RANDOM_BITS
+    return str(UUID(int=time << 80 | _UUID_VERSION << 76 | counter << 64 | _UUID_VARIANT << RANDOM_BITS | random_bits))
+
+
+def is_publication_id(text: str | None) -> bool:
+    """Whether a text is an id in the form that sorts."""
+    try:
+        made = UUID(text)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return str(made) == text and made.version == _UUID_VERSION
+
+
+def is_far_ahead(publication_id: str, now_ms: float) -> bool:
+    """Whether the time of an id is more than five minutes after `now_ms`."""
+    return drawn_ms(publication_id) > now_ms + MAX_AHEAD_MS
+
+
+def drawn_ms(publication_id: str) -> int:
+    """The time of an id, in milliseconds since 1970."""
+    return UUID(publication_id).int >> 80
+
+
+def drawn_at(publication_id: str) -> datetime:
+    """The time of an id, at most the end of the year 9999."""
+    return _EPOCH + timedelta(milliseconds=min(drawn_ms(publication_id), _LAST_MS))
+
+
+def _order_of(made: UUID) -> int:
+    return (made.int >> 80) << _COUNTER_BITS | made.int >> 64 & ((1 << _COUNTER_BITS) - 1)
+
+
+# Keys, and signatures of parts and of publications. Pure.
+
 SIGNATURE_BYTES = 64
 MAX_REASON_CHARACTERS = 500
 REASON, SIGNATURE, SIGNER = "reason", "signature", "signer"
@@ -255,7 +321,7 @@ def sign_publication(key: OperatorKey, publication: Publication, publication_id:
     checked_reason(reason)
     signature = key.sign(_PUBLICATION, _parts_signatures(publication, publication_id, reason))
     signed = {SIGNER: key.key_id, SIGNATURE: encoded_signature(signature), REASON: reason}
-    return {PROPERTY: publication_id, **signed}
+    return {ID_PROPERTY: publication_id, **signed}
 
 
 def checked_reason(reason: str) -> str:
@@ -272,10 +338,10 @@ def verify_publication(
 
     The id is signed, so a publication stays valid when its key expires.
     """
-    signer, publication_id, reason = (properties.get(name, "") for name in (SIGNER, PROPERTY, REASON))
+    signer, publication_id, reason = (properties.get(name, "") for name in (SIGNER, ID_PROPERTY, REASON))
     signature = signature_of(properties.get(SIGNATURE, ""))
     if not is_publication_id(publication_id):
-        raise SignatureRefused(SignatureFault.UNSIGNED, f"its property {PROPERTY} is not the id of a publication")
+        raise SignatureRefused(SignatureFault.UNSIGNED, f"its property {ID_PROPERTY} is not the id of a publication")
     # By the time of its id, not by the reader's clock: every reader decides alike.
     parts = _parts_signatures(publication, publication_id, reason)
     moment = drawn_at(publication_id)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from waybill.identity.command_options import AsJson, errors_as_messages
+from waybill.identity.command_session import AsJson, errors_as_messages
 from waybill.identity.tokens import InvalidToken, TokenIssuer, read_key
 from waybill.pulsar.pulsar_client import token_life
 from waybill.settings import read_file

@@ -18,7 +18,7 @@ from cloud_jobs.billing.units import Meter
 from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import usable_fence
 from geo.reference.moments import beginning, ending, stamp
-from waybill.identity.publication_id import next_publication_id
+from waybill.identity.signatures import next_publication_id
 from waybill.settings import as_read, name_advice
 
 # Warnings about published versions, which never block a publication.

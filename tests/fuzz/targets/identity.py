@@ -57,12 +57,18 @@ from waybill.identity.errors import (
 )
 from waybill.identity.names import MAX_VERSION, parse_name
 from waybill.identity.operator_keys import OperatorKeys
-from waybill.identity.publication_id import PROPERTY
 from waybill.identity.registry import Claim, DeviceEntry, DeviceState, expect, resume, revoke, suspend
 from waybill.identity.registry_messages import EntryRefused, entry_body, read_entry
 from waybill.identity.sealing import OVERHEAD_BYTES, Sealer, Unsealer
+from waybill.identity.signatures import (
+    ID_PROPERTY,
+    OperatorKey,
+    operators_toml,
+    read_signed_push,
+    sign_push,
+    verify_push,
+)
 from waybill.identity.signatures import MAX_VERSION as MAX_PUSH_VERSION
-from waybill.identity.signatures import OperatorKey, operators_toml, read_signed_push, sign_push, verify_push
 from waybill.identity.tokens import InvalidToken, TokenKey, read_claims
 from waybill.settings import SettingsError, parse
 from waybill.settings.loading import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS
@@ -141,7 +147,7 @@ def judge_operators(data: bytes) -> None:
 
 
 def entry_of(key: str, body: bytes) -> DeviceEntry:
-    return read_entry(key, body, {PROPERTY: publication_id(5)}, AT.timestamp() * 1000).entry
+    return read_entry(key, body, {ID_PROPERTY: publication_id(5)}, AT.timestamp() * 1000).entry
 
 
 def judge_entry(data: bytes) -> None:

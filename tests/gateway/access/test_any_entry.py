@@ -15,10 +15,9 @@ from tests.identity.makers import CERTIFICATE, CHANGE, MOMENT, expected, regiona
 from waybill.identity.authority import Authority, Revoked
 from waybill.identity.command_session import device_line
 from waybill.identity.names import MAX_VERSION
-from waybill.identity.publication_id import PROPERTY, next_publication_id
 from waybill.identity.registry import ChangeRefused, DeviceEntry, enrol, resume, revoke, suspend
 from waybill.identity.registry_messages import DevicePublication, EntryRefused, entry_body, read_entry, signed_by
-from waybill.identity.signatures import OperatorKey
+from waybill.identity.signatures import ID_PROPERTY, OperatorKey, next_publication_id
 
 NOW_S = MOMENT.timestamp()
 PUBLICATION_ID = next_publication_id(None, int(NOW_S * 1000), 7)
@@ -65,7 +64,7 @@ def authority() -> Authority:
 
 def read(facts: Any) -> DeviceEntry:
     body = json.dumps(facts).encode()
-    return read_entry("acme/bus-1", body, {PROPERTY: PUBLICATION_ID}, NOW_S * 1000).entry
+    return read_entry("acme/bus-1", body, {ID_PROPERTY: PUBLICATION_ID}, NOW_S * 1000).entry
 
 
 def handle(entry: DeviceEntry, authority: Authority) -> None:

@@ -19,11 +19,10 @@ from tests.tokens import token_file
 from waybill.identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
 from waybill.identity.errors import IdentityError, SignatureRefused
 from waybill.identity.pki_folder import PkiFolder
-from waybill.identity.publication_id import next_publication_id
 from waybill.identity.registry import enrol
 from waybill.identity.registry_messages import WARRANT as WARRANT_PROPERTY
 from waybill.identity.registry_messages import entry_body, signed_by
-from waybill.identity.signatures import NewOperator, trust_operator, write_operator
+from waybill.identity.signatures import NewOperator, next_publication_id, trust_operator, write_operator
 from waybill.pulsar.cluster_clock import ClockDiffers, ClockUnknown
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import load

@@ -13,7 +13,7 @@ from gateway.reference_follower import KEPT_OF_A_VERSION, ReferencePublications
 from geo.reference.in_force import published_fences, usable_fence
 from geo.reference.messages import ANYBODY, read_messages
 from geo.spatial import FenceError, Gate
-from waybill.identity.publication_id import PROPERTY, next_publication_id
+from waybill.identity.signatures import ID_PROPERTY, next_publication_id
 from waybill.pulsar.compacted_topic import TopicMessage
 
 NOW_MS = 1_767_603_422_000
@@ -42,7 +42,7 @@ VERSIONS = st.builds(
 
 def message(body: dict[str, Any], number: int, **more: str) -> TopicMessage:
     version = make_version("fence", body)
-    properties = {PROPERTY: next_publication_id(None, NOW_MS + number, 0)} | more
+    properties = {ID_PROPERTY: next_publication_id(None, NOW_MS + number, 0)} | more
     return TopicMessage(version.key, version.body.encode(), properties, NOW_MS + number)
 
 
@@ -81,6 +81,6 @@ def test_however_many_publications_cannot_be_used_what_they_were_to_replace_stay
     for one in messages:
         known.take(one, NOW_MS)
     (held,) = known.in_force().held
-    assert held.row["publication_id"] == messages[0].properties[PROPERTY]
+    assert held.row["publication_id"] == messages[0].properties[ID_PROPERTY]
     assert known.in_force().refused == as_the_centre(messages).refused
     assert len(known) == KEPT_OF_A_VERSION + 1
