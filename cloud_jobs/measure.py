@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, NamedTuple
 
@@ -42,7 +41,8 @@ from geo.spatial import (
 from geo.spatial.fixes import valid_positions
 from geo.spatial.geojson import box_of, latitude_first
 from geo.spatial.ids import id_fault
-from waybill.settings import near_equal, one_line, open_file
+from waybill.settings import near_equal, nearest, one_line, open_file
+from waybill.settings.loading import SIMILAR
 
 HEADER: Final = ("device_id", "fence_id", "km", "seconds", "entries")
 WHOLE_TRACK: Final = "*"
@@ -324,8 +324,8 @@ def _column_names(file: BinaryIO) -> list[str]:
     if len(set(names)) < len(names):
         raise FixError("the header names a column twice")
     for name in OPTIONAL:
-        if near := get_close_matches(name, [] if name in names else [*{*names} - {*OPTIONAL}], 1):
-            raise FixError(f"column {near[0]!a} looks like {name}: rename it if it is, or leave it out")
+        if near := nearest(name, [] if name in names else {*names} - {*OPTIONAL}, SIMILAR):
+            raise FixError(f"column {near!a} looks like {name}: rename it if it is, or leave it out")
     return names
 
 

@@ -6,13 +6,13 @@ import re
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
 from cloud_jobs.billing.errors import BadPeriod
 from geo.reference.moments import FIRST_YEAR, LAST_YEAR, QUARTER
+from waybill.settings import nearest
 
 _HELP: Final = (
     "use 2026, 2026-03, 2026-03-05, or FIRST/LAST with both days included, for instance 2026-03-05/2026-03-19"
@@ -90,8 +90,8 @@ def days_text(first: date, last: date) -> str:
 def zone_of(name: str) -> ZoneInfo:
     """Raises BadPeriod for a name that is not in the IANA database."""
     if name not in time_zones():
-        near = get_close_matches(name[:100], time_zones(), 1)
-        advice = f"did you mean {near[0]!r}?" if near else "use an IANA name, for instance Europe/Berlin"
+        near = nearest(name[:100], time_zones())
+        advice = f"did you mean {near!r}?" if near else "use an IANA name, for instance Europe/Berlin"
         raise BadPeriod(f"no time zone {name[:100]!r}; {advice}")
     return ZoneInfo(name)
 

@@ -1,6 +1,5 @@
 """The typed options of the format `pulsar`. An unknown option is an error that names the nearest known one."""
 
-import difflib
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -16,6 +15,7 @@ from pydantic.alias_generators import to_camel
 from geo.replication.topic_naming import PERSISTENT, is_addressable, is_brokers_own, split_partition, topic_path
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
+from waybill.settings import nearest
 
 # Errors.
 
@@ -469,8 +469,8 @@ def _split(text: str) -> list[str]:
 
 
 def _unknown(key: str, names: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean {names[near[0]]}?" if near else f"the options are {', '.join(sorted(names.values()))}"
+    near = nearest(key, names.values())
+    hint = f"did you mean {near}?" if near else f"the options are {', '.join(sorted(names.values()))}"
     return f"unknown option {key!r}: {hint}"
 
 

@@ -17,7 +17,7 @@ from edge_agent.push.pushed import PushRefused, check_pushable
 from waybill.daemon.durable_file import replace_durably
 from waybill.identity.command_session import error_text
 from waybill.identity.errors import IdentityError, NameRefused, SignatureRefused
-from waybill.identity.names import device_name, did_you_mean
+from waybill.identity.names import device_name
 from waybill.identity.operator_keys import ANY, KINDS
 from waybill.identity.signatures import (
     NewOperator,
@@ -31,7 +31,7 @@ from waybill.identity.signatures import (
     verify_push,
     write_operator,
 )
-from waybill.settings import MAX_PUSHED_BYTES, SettingsError, one_line, open_file, printable
+from waybill.settings import MAX_PUSHED_BYTES, SettingsError, name_advice, one_line, open_file, printable
 
 __all__ = ["app"]
 
@@ -107,7 +107,7 @@ def key(
 def _check_kind(kind: str) -> None:
     # A file of keys takes any, for a later version has more: a key that is made here is for today.
     if kind not in {ANY, *KINDS}:
-        what = f"{did_you_mean(kind, KINDS)}there are {', '.join(KINDS)}, {ANY}"
+        what = f"there are {', '.join(KINDS)}, {ANY}{name_advice(kind, KINDS)}"
         raise NameRefused(f"--kind {one_line(kind)!r:.80} is not a kind of signed data: {what}")
 
 

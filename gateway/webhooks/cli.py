@@ -15,9 +15,8 @@ import typer
 
 from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
 from gateway.errors import GatewayError
-from waybill.identity.names import did_you_mean
 from waybill.pulsar.pulsar_client import open_pulsar_client
-from waybill.settings import load, one_line, printable_json
+from waybill.settings import load, name_advice, one_line, printable_json
 
 if TYPE_CHECKING:
     from gateway.webhooks.config import NotifierSettings, WebhookSettings
@@ -125,8 +124,8 @@ def tail(
         settings = load(NotifierSettings, config)
         for name in tenant or ():
             if name not in settings.tenants:
-                near = did_you_mean(name, settings.tenants)
-                raise typer.BadParameter(f"the settings have no tenant {name!r}: {near}{', '.join(settings.tenants)}")
+                known = f"{', '.join(settings.tenants)}{name_advice(name, settings.tenants)}"
+                raise typer.BadParameter(f"the settings have no tenant {name!r}; they name: {known}")
         topics = [one for one in alert_topics(settings) if not tenant or one.tenant in tenant]
         wanted, console = TailFilter(device or (), kind or ()), Console(soft_wrap=True, highlight=False)
         with _client(settings) as client, stop_on_signals() as stop:
@@ -278,8 +277,8 @@ def _chosen(config: Path, webhook: str | None, key: str | None, none: str) -> It
         with closing(chosen()) as entries:
             yield entries
         if not found and webhook is not None and webhook not in settings.webhooks:
-            known, near = ", ".join(sorted(settings.webhooks)) or "none", did_you_mean(webhook, settings.webhooks)
-            raise typer.BadParameter(f"the settings have no webhook {webhook!r}; {near}they name: {known}")
+            known = f"{', '.join(sorted(settings.webhooks)) or 'none'}{name_advice(webhook, settings.webhooks)}"
+            raise typer.BadParameter(f"the settings have no webhook {webhook!r}; they name: {known}")
     if none and not found:
         typer.echo(none)
 

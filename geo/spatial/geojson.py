@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any, Final, NoReturn
 
 import numpy as np
@@ -28,7 +27,7 @@ from geo.spatial.ids import given_properties, id_fault, named
 from geo.spatial.ragged import Floats, Ints
 from geo.spatial.rings import Shape, areas, into_world, joined, refused_by_geos, world_polygon
 from geo.spatial.weekly import Weekly
-from waybill.settings import Settings, as_read, problem_text, without_consequences
+from waybill.settings import Settings, as_read, nearest, problem_text, without_consequences
 
 # Circles and corridors as polygons on the ellipsoid.
 
@@ -361,10 +360,9 @@ def feature_notices(feature: dict[str, Any]) -> list[str]:
     absent = [name for name in known if name not in given]
     notices = []
     for name in list(given)[:_MAX_PROPERTIES]:
-        if name not in known and len(name) <= _SHOWN_CHARS:
-            near = get_close_matches(name.casefold().replace("-", "_"), absent, 1, _SIMILAR)
-            advice = f"the property {name!r} means nothing here, and is ignored: did you mean "
-            notices += [f"{advice}{meant}?" for meant in near]
+        is_unknown = name not in known and len(name) <= _SHOWN_CHARS
+        if is_unknown and (meant := nearest(name.replace("-", "_"), absent, _SIMILAR)):
+            notices.append(f"the property {name!r} means nothing here, and is ignored: did you mean {meant}?")
     return notices[:_MAX_NOTICES]
 
 

@@ -291,7 +291,7 @@ def test_of_a_file_with_a_fault_nothing_is_published_and_all_faults_are_named(
     assert (done.exit_code, "4 faults; nothing was published" in done.stderr) == (3, True), done.output
     assert "acme/activ: the registry has no such device" in done.stderr
     assert "acme/far: there is no region 'mars'" in done.stderr
-    assert "acne/other: there is no tenant 'acne': did you mean acme?" in done.stderr
+    assert "acne/other: there is no tenant 'acne': `tenants` of the settings names acme" in done.stderr
     assert "acme/active-2: the registry has no such device" in done.stderr
     assert json.loads(put(text, "--json").stdout)["result"] == "refused"
     assert (len(fleet.messages), tokens.exists()) == (before, False)

@@ -12,8 +12,6 @@ from waybill.identity.names import (
     PrincipalKind,
     PrincipalName,
     device_name,
-    did_you_mean,
-    nearest,
     parse_name,
     principal,
 )
@@ -58,20 +56,6 @@ def test_the_longest_name_fits_and_one_more_character_does_not() -> None:
     assert len(device_name("t" * 31, "d" * 32)) == MAX_NAME_CHARACTERS
     with pytest.raises(NameRefused, match="65 characters"):
         device_name("t" * 32, "d" * 32)
-
-
-@pytest.mark.parametrize("name", ["eu", "EU", "euu"])
-def test_a_slip_of_the_pen_or_of_the_shift_key_is_seen(name: str) -> None:
-    assert nearest(name, ["us", "eu"]) == "eu"
-
-
-@pytest.mark.parametrize("name", ["mars", "", "kaze", "e" * 1000])
-def test_what_is_like_none_of_them_means_none_of_them(name: str) -> None:
-    assert (nearest(name, ["us", "eu", "fleet"]), did_you_mean(name, ["us", "eu", "fleet"])) == ("", "")
-
-
-def test_the_same_case_is_nearer_than_the_same_letters() -> None:
-    assert nearest("NO", ["on", "no"]) == "no"
 
 
 def test_a_device_has_its_own_topics_by_patterns_and_a_gateway_every_device_s() -> None:

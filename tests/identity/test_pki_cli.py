@@ -169,15 +169,18 @@ def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("command", "advice"),
     [
-        (["issue", "gateway@eu-1", "--region", "ue"], "has no region 'ue': did you mean eu? it has eu;"),
-        (["issue", "gateway@eu-1", "--region", "EU"], "has no region 'EU': did you mean eu?"),
+        (
+            ["issue", "gateway@eu-1", "--region", "ue"],
+            "has no region 'ue': it has eu; `waybill pki region` makes one; did you mean 'eu'?",
+        ),
+        (["issue", "gateway@eu-1", "--region", "EU"], "did you mean 'eu'?"),
         (
             ["issue", "gateway@eu-1", "--region", "mars"],
             "it has eu; `waybill pki region` makes one",
         ),
-        (["issue", "access@eu", "--region", "EU"], "did you mean eu?"),
-        (["issue", "acme/bus-1", "--region", "Eu"], "did you mean eu?"),
-        (["issue", "claim@VIN-1", "--region", "euu"], "did you mean eu?"),
+        (["issue", "access@eu", "--region", "EU"], "did you mean 'eu'?"),
+        (["issue", "acme/bus-1", "--region", "Eu"], "did you mean 'eu'?"),
+        (["issue", "claim@VIN-1", "--region", "euu"], "did you mean 'eu'?"),
         (["issue", "claim@token-0123456789abcdef", "--region", "eu"], "has the form of a token's name"),
         (["issue", "bus-1", "--region", "eu"], "is not a name: a device is TENANT/DEVICE"),
         (["issue", "acme/a b", "--region", "eu"], "is not a name"),
@@ -188,7 +191,7 @@ def test_what_ends_soon_is_named_until_it_is_renewed(pki: Path, tmp_path: Path) 
             "only broker@NAME and pulsar@NAME",
         ),
         (["issue", "broker@eu", "--region", "eu", "--at", "https://localhost:8883"], "write one alone"),
-        (["issue", "broker@eu", "--region", "ue", "--at", "localhost"], "did you mean eu?"),
+        (["issue", "broker@eu", "--region", "ue", "--at", "localhost"], "did you mean 'eu'?"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )

@@ -138,7 +138,7 @@ def test_only_what_is_asked_about_is_judged(world: World) -> None:
         world.put(active("acme", name))
     with RegistrySession(SETTINGS, names={"acme/bus-1", "acma/bus-1"}) as session:
         assert [one.entry.name for one in session.publications()] == ["acme/bus-1"]
-        with pytest.raises(NotInSettings, match="there is no tenant 'acma': did you mean acme"):
+        with pytest.raises(NotInSettings, match=r"there is no tenant 'acma': .* did you mean 'acme'"):
             session.get("acma/bus-1")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from tests.examples import examples
-from waybill.settings import Settings, SettingsError, as_read, load, name_advice, near_equal, parse, parse_toml
+from waybill.settings import Settings, SettingsError, as_read, load, name_advice, near_equal, nearest, parse, parse_toml
 from waybill.settings.loading import MAX_PROBLEMS
 
 
@@ -185,3 +185,17 @@ def test_no_advice_names_a_text_that_looks_like_the_one_that_was_given(name: str
         assert all(as_read(one) != as_read(name) for one in known if repr(one) == meant["name"])
     elif said:
         assert ascii(name) in said
+
+
+@pytest.mark.parametrize("name", ["eu", "EU", "euu"])
+def test_a_slip_of_the_pen_or_of_the_shift_key_is_seen(name: str) -> None:
+    assert nearest(name, ["us", "eu"]) == "eu"
+
+
+@pytest.mark.parametrize("name", ["mars", "", "kaze", "e" * 1000])
+def test_what_is_like_none_of_them_means_none_of_them(name: str) -> None:
+    assert (nearest(name, ["us", "eu", "fleet"]), name_advice(name, ["us", "eu", "fleet"])) == ("", "")
+
+
+def test_the_same_case_is_nearer_than_the_same_letters() -> None:
+    assert nearest("NO", ["on", "no"]) == "no"

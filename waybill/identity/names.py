@@ -9,9 +9,7 @@ Only the common name of a certificate decides about rights.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
@@ -19,20 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from waybill.identity.errors import NameRefused
 from waybill.record.record import DEVICE_PATTERN
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The most similar known name, in upper or lower case; "": none is similar."""
-    folded = {one.casefold(): one for one in known}
-    near = get_close_matches(name.casefold(), folded, 1, 0.5)
-    return folded[near[0]] if near else ""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`did you mean NAME? `, or "" if no name is similar."""
-    near = nearest(name, known)
-    return f"did you mean {near}? " if near else ""
-
+from waybill.settings.text import nearest
 
 # Bounds of signed values, checked where they are read.
 

@@ -11,11 +11,10 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from waybill.identity.errors import IdentityError
-from waybill.identity.names import did_you_mean
 from waybill.identity.registry_messages import RegistryTrust
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
-from waybill.settings import SettingsError, load
+from waybill.settings import SettingsError, load, name_advice
 
 OPERATOR_SETTINGS = "operator.toml"
 """In the folder of a local stack."""
@@ -53,8 +52,8 @@ class NotInSettings(IdentityError):
 
 def _check(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        there = f"{did_you_mean(name, known)}`{what}s` of the settings names {', '.join(sorted(known)):.300}"
-        raise NotInSettings(f"there is no {what} {name!r}: {there}; a new one is added there")
+        there = f"`{what}s` of the settings names {', '.join(sorted(known)):.300}; a new one is added there"
+        raise NotInSettings(f"there is no {what} {name!r}: {there}{name_advice(name, known)}")
 
 
 def read_operator_settings(file: Path | None) -> OperatorSettings:

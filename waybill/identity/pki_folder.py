@@ -49,11 +49,10 @@ from waybill.identity.names import (
     DeviceName,
     PrincipalKind,
     PrincipalName,
-    did_you_mean,
     parse_name,
 )
 from waybill.record.record import DEVICE_PATTERN
-from waybill.settings import read_file
+from waybill.settings import name_advice, read_file
 
 ROOT_NAME, PULSAR_NAME = "Waybill root", "Waybill Pulsar authority"
 _ROOT, _PULSAR, _SHARE = "root-authority", "pulsar-authority", "share"
@@ -150,7 +149,7 @@ class PkiFolder:
         place, known = self._place(region), self.regions()
         if region not in known:
             there = f"it has {', '.join(known):.300}" if known else "it has none yet"
-            what = f"has no region {region!r}: {did_you_mean(region, known)}{there}; `waybill pki region` makes one"
+            what = f"has no region {region!r}: {there}; `waybill pki region` makes one{name_advice(region, known)}"
             raise AuthorityMissing(self.folder, what)
         return AuthorityFolder.open(place)
 

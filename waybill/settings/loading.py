@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from waybill.settings.files import MAX_TOML_BYTES, file_fault, local_path, open_file, parse_toml
-from waybill.settings.text import one_line, printable
+from waybill.settings.text import nearest, one_line, printable
 
 # The base of all settings, and its error.
 
@@ -97,9 +96,9 @@ def without_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
         if detail["type"] == "missing":
             missing.setdefault(detail["loc"][:-1], []).append(str(detail["loc"][-1]))
     misspelled = {
-        (*here, near[0])
+        (*here, near)
         for here, wrong in _unknown_keys(details)
-        if (near := get_close_matches(wrong, missing.get(here, ()), 1, SIMILAR))
+        if (near := nearest(wrong, missing.get(here, ()), SIMILAR))
     }
     return [
         detail
@@ -122,8 +121,8 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
         fault = _fault_of_value(where, detail)
         return f"{where}: {fault}" if where else fault
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
-    nearest = _nearest(here, wrong)
-    advice = f"did you mean {nearest!r}?" if nearest else f"known are {', '.join(sorted(here.model_fields))}"
+    near = _nearest_key(here, wrong)
+    advice = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(here.model_fields))}"
     return f"{where}: no such {called}; {advice}"
 
 
@@ -138,12 +137,11 @@ def _fault_of_value(where: str, detail: ErrorDetails) -> str:
     return detail["msg"].removeprefix("Value error, ")
 
 
-def _nearest(here: type[BaseModel], wrong: str) -> str | None:
+def _nearest_key(here: type[BaseModel], wrong: str) -> str:
     """A similar key of this table, or of a table in it."""
     tables = ((name, _model_inside(field.annotation)) for name, field in here.model_fields.items())
     below = [f"{name}.{key}" for name, table in tables if table is not None for key in table.model_fields]
-    near = get_close_matches(wrong, [*here.model_fields, *below], 1, SIMILAR)
-    return near[0] if near else None
+    return nearest(wrong, [*here.model_fields, *below], SIMILAR)
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:

@@ -110,14 +110,25 @@ def near_equal(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(group) for group in groups.values() if len(group) > 1)
 
 
+def nearest(name: str, known: Iterable[str], similarity: float = 0.5) -> str:
+    """The most similar known name, in upper or lower case; "": none is similar.
+
+    `similarity` is between 0 and 1. A caller that hides or refuses something because of the answer asks for more than
+    a message that only gives advice.
+    """
+    folded = {one.casefold(): one for one in known}
+    near = get_close_matches(name.casefold(), folded, 1, similarity)
+    return folded[near[0]] if near else ""
+
+
 def name_advice(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: a known name that reads the same, or a similar one; else ""."""
     others = [one for one in known if one != name]
     reading = as_read(name)
     if same := next((one for one in others if as_read(one) == reading), None):
         return f"; this is written {name!a}, and there is {same!a}, which reads the same"
-    near = get_close_matches(name, others, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, others)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 TomlPath = tuple[str | int, ...]

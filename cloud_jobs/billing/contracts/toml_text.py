@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +14,7 @@ from waybill.settings import (
     TextFault,
     TomlLines,
     TomlPath,
+    nearest,
     one_line,
     parse_toml,
     problem_text,
@@ -99,8 +99,8 @@ def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
 def _table_meant(kind: str) -> str:
     if kind == _DEVICE:
         return "a file of devices has a command of its own: waybill device put FILE"
-    near = get_close_matches(kind, TABLES, 1)
-    return f"did you mean [[{near[0]}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
+    near = nearest(kind, TABLES)
+    return f"did you mean [[{near}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
 
 
 def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
