@@ -52,7 +52,7 @@ def close(
     # imported here: `--help` needs none of it
     from cloud_jobs.billing.register.close import unbilled_text
     from cloud_jobs.billing.register.closing import ClosingState
-    from cloud_jobs.billing.register.commands import NOT_ALL, days_of, payer_id
+    from cloud_jobs.billing.register.commands import NOT_ALL, advice_while_running, days_of, payer_id
     from cloud_jobs.billing.register.terminal import closing_values, closings_table
     from cloud_jobs.jobs import run_close
     from cloud_jobs.run_result import log_to_standard_error
@@ -70,6 +70,8 @@ def close(
         screen().print(closings_table(closings))
     if unbilled:
         typer.echo(f"cloud-jobs: {unbilled_text(unbilled)}", err=True)
+    if advice := advice_while_running(closings, datetime.now(UTC), "--lake", str(settings.lake), "--period", period):
+        typer.echo(f"cloud-jobs: {advice}", err=True)
     if any(one.outcome is not ClosingState.FINAL for one in closings):
         raise typer.Exit(NOT_ALL)
 

@@ -97,6 +97,23 @@ class CertificateSummary:
     unknown: str = ""
 
 
+PREVIEW_MARK: Final = "PREVIEW - NOT AN INVOICE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What marks a document as the cost of a running period as of one moment.
+
+    `devices`: their number. `incomplete`: by device (TENANT/DEVICE), why its usage up to that moment is not known.
+    `reasons`: why the sum may change, apart from devices and time.
+    """
+
+    as_of: datetime
+    devices: int
+    incomplete: Mapping[str, Sequence[str]]
+    reasons: tuple[str, ...] = ()
+
+
 # Checks before a document is made: printable texts and the facts that EN 16931 requires.
 
 # escapes of control characters; texts with a backslash before such a letter are checked in full
@@ -152,6 +169,7 @@ def check_kind(kind: DocumentType, preceding: PrecedingInvoice | None, *, with_d
 
 ALL_REGIONS: Final = "all regions"
 NOTHING_USED: Final = "Nothing was used in this period"
+NOTHING_KNOWN: Final = "No usage is known yet"
 _PIECE: Final = "C62"
 _OF_VEHICLE: Final = ("tenant", "device")
 _ALIKE: Final = itemgetter(*(at for at, name in enumerate(ChargeKey._fields) if name not in _OF_VEHICLE))
@@ -358,12 +376,19 @@ def document_body(
     kind: DocumentType,
     buyer: Account,
     names: Mapping[str, str],
+    nothing: str = NOTHING_USED,
 ) -> Body:
-    """The part of a document that does not depend on its number and dates. Raises UnusableText, MissingFact."""
+    """The part of a document that does not depend on its number and dates. Raises UnusableText, MissingFact.
+
+    `nothing`: the item of the line if there are no charges.
+    """
     assert buyer.payer is not None, f"account {buyer.id} does not pay itself"
     names = {**names, buyer.id: buyer.name}
     taxed = [(part.charges, _tax(part.owed, buyer.payer)) for part in parts]
     lines, subtotals, annex = lines_and_annex(taxed, buyer.id, names, parts[0].currency, kind.sign)
+    if not annex["line"]:
+        # the only line
+        lines[0]["item_name"] = nothing
     made = {"lines": lines, "subtotals": subtotals, "annex": annex}
 
     def checked() -> Iterator[str]:
@@ -392,9 +417,11 @@ def document_head(
     body_digest: str,
     preceding: PrecedingInvoice | None = None,
     reason: str | None = None,
+    preview: Preview | None = None,
 ) -> Document:
     """The document without its body, sealed with the digest of the whole. Raises UnusableText, MissingFact."""
     assert (number is None) == (issue_date is None), "a document has a number from the day it is issued"
+    assert preview is None or number is None, "a preview has no number"
     payer = buyer.payer
     assert payer is not None, f"account {buyer.id} does not pay itself"
     assert {part.payer for part in owed} == {buyer.id}, f"the charges are those of {buyer.id}"
@@ -440,6 +467,8 @@ def document_head(
         "snapshot": snapshot,
         "certificates": _certificates(certificates),
     }
+    if preview is not None:
+        made["preview"] = _preview(preview)
     text = canonical_text(made)
     if not is_plain(text):
         check_texts(made)
@@ -515,6 +544,16 @@ def _certificates(summary: CertificateSummary) -> Document:
         "decisions": [*summary.decisions],
         "doubtful": [*summary.doubtful],
         "unknown": summary.unknown,
+    }
+
+
+def _preview(preview: Preview) -> Document:
+    return {
+        "mark": PREVIEW_MARK,
+        "as_of": stamp(preview.as_of),
+        "devices": preview.devices,
+        "incomplete": [{"device": name, "reasons": [*why]} for name, why in sorted(preview.incomplete.items())],
+        "reasons": [*preview.reasons],
     }
 
 

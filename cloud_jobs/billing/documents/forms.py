@@ -29,7 +29,15 @@ _QUANTITY: Final = Column("Quantity", right=True, folds=True)
 def document_table(document: Document) -> RenderableType:
     """Parties and dates, lines with sub-totals, tax and totals; no annex."""
     small = (Text(text, style="dim") for text in (*presentation.remarks(document), presentation.provenance(document)))
-    return Group(_facts(document), _lines(document), _totals(document), *small)
+    incomplete = [_incomplete(document)] if presentation.incomplete_rows(document) else []
+    return Group(_facts(document), _lines(document), _totals(document), *incomplete, *small)
+
+
+def _incomplete(document: Document) -> FittedTable:
+    table = FittedTable(*map(Column.text, presentation.INCOMPLETE_COLUMNS))
+    for row in presentation.incomplete_rows(document):
+        table.add(*row)
+    return table
 
 
 def _facts(document: Document) -> FittedTable:
@@ -54,7 +62,7 @@ def _lines(document: Document) -> FittedTable:
 
 
 def _totals(document: Document) -> FittedTable:
-    table = FittedTable(Column.text(""), Column.number(""))
+    table = FittedTable(Column.text(""), Column.number(""), title=presentation.watermark(document))
     for category, rate, taxable, tax in presentation.vat_rows(document):
         table.add(f"VAT {category}, {rate} of {taxable}", tax)
     table.add_section()
@@ -72,14 +80,31 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
+PREVIEW_COLUMNS: Final = ("preview", *COLUMNS)
+"""The columns of a preview: its mark, the moment, and why a vehicle is incomplete stand first in each row."""
 _NUMERIC: Final = frozenset({
     "quantity", "quantity_base", "free_base", "posted_amount",
 })  # fmt: skip
 
 
 def to_csv(document: Document) -> Iterator[bytes]:
-    """One row for each entry of the annex, with the header COLUMNS; UTF-8 with CRLF (RFC 4180)."""
-    return _written(COLUMNS, _rows(document))
+    """One row for each entry of the annex, with the header COLUMNS; UTF-8 with CRLF (RFC 4180).
+
+    A preview has the header PREVIEW_COLUMNS, and after the others a row without amounts for each incomplete vehicle.
+    """
+    if "preview" not in document:
+        return _written(COLUMNS, _rows(document))
+    return _written(PREVIEW_COLUMNS, _preview_rows(document))
+
+
+def _preview_rows(document: Document) -> Iterator[dict[str, Any]]:
+    preview = document["preview"]
+    mark = f"{preview['mark']}, as of {preview['as_of']}"
+    yield from ({"preview": mark, **row} for row in _rows(document))
+    for one in preview["incomplete"]:
+        tenant, _, device = one["device"].partition("/")
+        unknown = {"tenant": tenant, "device": device, "kind": "incomplete"}
+        yield dict.fromkeys(COLUMNS) | unknown | {"preview": f"{mark}: {'; '.join(one['reasons'])}"}
 
 
 class _Lines:
@@ -209,5 +234,12 @@ class DocumentContent:
 
 
 def files_of(document: Document, forms: Collection[Form]) -> dict[str, DocumentContent]:
-    """The files of an issued document by name: its number and the suffix of each form."""
-    return {f"{document['invoice_number']}{_MADE[form][0]}": DocumentContent(document, form) for form in forms}
+    """The files of a document by name: its number, or payer and moment of a preview, and the suffix of each form."""
+    return {f"{_file_name(document)}{_MADE[form][0]}": DocumentContent(document, form) for form in forms}
+
+
+def _file_name(document: Document) -> str:
+    if "preview" not in document:
+        return str(document["invoice_number"])
+    moment = str(document["preview"]["as_of"]).translate({ord(one): None for one in "-:."})
+    return f"PREVIEW-{document['buyer']['buyer_identifier']}-{moment}"

@@ -55,7 +55,14 @@ def to_pdf(document: Document) -> bytes:
         invariant=1,
     )
     _glyphs()
-    template.build([*_first_page(document), *_annex(document)], onFirstPage=_page_number, onLaterPages=_page_number)
+    mark = show.watermark(document)
+
+    def decorate(canvas: Any, page: Any) -> None:
+        _page_number(canvas, page)
+        if mark:
+            _watermark(canvas, mark)
+
+    template.build([*_first_page(document), *_annex(document)], onFirstPage=decorate, onLaterPages=decorate)
     return written.getvalue()
 
 
@@ -76,7 +83,9 @@ def _paragraph(text: str, style: ParagraphStyle = _TEXT) -> Paragraph:
 
 def _first_page(document: Document) -> Iterator[Flowable]:
     yield _paragraph(show.heading(document), _TITLE)
-    if show.is_draft(document):
+    if incomplete := show.incomplete_rows(document):
+        yield _table(show.INCOMPLETE_COLUMNS, incomplete, (0.4, 0.6), left=(0, 1))
+    elif show.is_draft(document) and not show.watermark(document):
         yield _paragraph("Draft. This is no demand for payment.", _PART)
     parties = [[_paragraph(text) for text in show.party(document, role)] for role in ("seller", "buyer")]
     facts = [_facts(show.facts_of(document)), _facts(show.payment(document))]
@@ -129,3 +138,13 @@ def _table(
 def _page_number(canvas: Any, template: Any) -> None:
     canvas.setFont(_FONT, 7)
     canvas.drawRightString(A4[0] - _MARGIN, _MARGIN / 2, f"{template.title} · page {canvas.getPageNumber()}")
+
+
+def _watermark(canvas: Any, mark: str) -> None:
+    canvas.saveState()
+    canvas.setFont(_FONT, 44)
+    canvas.setFillColor(colors.HexColor("#bbbbbb"), alpha=0.4)
+    canvas.translate(A4[0] / 2, A4[1] / 2)
+    canvas.rotate(55)
+    canvas.drawCentredString(0, 0, mark)
+    canvas.restoreState()

@@ -10,17 +10,24 @@ from cloud_jobs.billing.documents.canonical import Document
 from cloud_jobs.billing.documents.document import ALL_REGIONS, DocumentType
 from cloud_jobs.billing.units import Meter, amount_text, quantity_text
 
+MAX_INCOMPLETE: Final = 20
+"""The most incomplete devices of a preview that are shown; JSON and CSV have more."""
 MAX_ANNEX_ENTRIES: Final = 2000
 """The most annex entries that are shown; the CSV has all."""
 
 LINE_COLUMNS: Final = ("Line", "Item", "Vehicles", "Quantity", "Price", "Net amount")
 ANNEX_COLUMNS: Final = ("Line", "Vehicle", "Item", "Quantity", "Rows", "Net amount")
+INCOMPLETE_COLUMNS: Final = ("Incomplete vehicle", "What is not known")
 VAT_COLUMNS: Final = ("VAT category", "Rate", "Taxable amount", "VAT")
 
 ROUNDED: Final = (
     "Amounts are rounded once for each vehicle and price in the period, or once for all vehicles if an account pools"
     " the price. Rounded amounts are divided over zones and regions, so a line may differ from its quantity times its"
     " price by a few of the smallest units. The annex shows the part of each vehicle."
+)
+PROVISIONAL: Final = (
+    "Provisional: the sum has what the centre had metered at that moment. What is not known counts neither as zero nor"
+    " as usage. A minimum fee counts in full."
 )
 SIGNS: Final = {
     DocumentType.CREDIT_NOTE: "Positive amounts are credited; negative amounts are charged and reduce the credit.",
@@ -42,6 +49,8 @@ class LineGroup:
 
 
 def heading(document: Document) -> str:
+    if preview := document.get("preview"):
+        return f"{preview['mark']}: provisional, as of {preview['as_of']}"
     kind = DocumentType(document["invoice_type_code"]).heading
     return f"{kind} {document['invoice_number']}" if document["invoice_number"] else f"Draft of: {kind.lower()}"
 
@@ -49,6 +58,22 @@ def heading(document: Document) -> str:
 def is_draft(document: Document) -> bool:
     """A draft has no number, so nobody may ask for its amount."""
     return document["invoice_number"] is None
+
+
+def watermark(document: Document) -> str:
+    """The text across each page of a preview; "" for other documents."""
+    return str(document["preview"]["mark"]) if "preview" in document else ""
+
+
+def incomplete_rows(document: Document) -> list[tuple[str, str]]:
+    """The incomplete vehicles of a preview, in the columns INCOMPLETE_COLUMNS, and why its sum may change otherwise."""
+    if "preview" not in document:
+        return []
+    found = document["preview"]["incomplete"]
+    rows = [(one["device"], "; ".join(one["reasons"])) for one in found[:MAX_INCOMPLETE]]
+    rows += [("", reason) for reason in document["preview"]["reasons"]]
+    more = len(found) - MAX_INCOMPLETE
+    return [*rows, *([("", f"and {more:,} more vehicles; the JSON names them")] if more > 0 else [])]
 
 
 def party(document: Document, role: str) -> list[str]:
@@ -84,6 +109,8 @@ def facts_of(document: Document) -> list[Fact]:
 def payment(document: Document) -> list[Fact]:
     """How to pay; for a credit note, that nothing is to be paid."""
     instructions = document["payment_instructions"]
+    if "preview" in document:
+        return [("Payment", "Nothing is to be paid for a preview.")]
     if document["payment_terms"]:
         return [("Payment", document["payment_terms"])]
     found = [
@@ -99,10 +126,11 @@ def totals(document: Document) -> list[Fact]:
     """The sums; the last one is the amount due or credited."""
     currency, found = document["invoice_currency_code"], document["document_totals"]
     credited = document["invoice_type_code"] == DocumentType.CREDIT_NOTE
+    last = "Amount so far" if "preview" in document else "Amount credited" if credited else "Amount due"
     return [
         ("Total without VAT", f"{found['invoice_total_amount_without_vat']['text']} {currency}"),
         ("VAT", f"{found['invoice_total_vat_amount']['text']} {currency}"),
-        ("Amount credited" if credited else "Amount due", f"{found['amount_due_for_payment']['text']} {currency}"),
+        (last, f"{found['amount_due_for_payment']['text']} {currency}"),
     ]
 
 
@@ -131,7 +159,11 @@ def line_groups(document: Document) -> Iterator[LineGroup]:
 def remarks(document: Document) -> list[str]:
     signs = SIGNS.get(DocumentType(document["invoice_type_code"]))
     rounded = any(line["quantity"] for line in document["lines"])
-    return [*([signs] if signs else []), *([ROUNDED] if rounded else [])]
+    return [
+        *([PROVISIONAL] if "preview" in document else []),
+        *([signs] if signs else []),
+        *([ROUNDED] if rounded else []),
+    ]
 
 
 def annex_rows(document: Document) -> Iterator[tuple[str, ...]]:
@@ -161,6 +193,10 @@ def annex_note(document: Document) -> str | None:
 def provenance(document: Document) -> str:
     """Snapshot, completeness, decisions and digest of the document."""
     certificates = document["certificates"]
+    if preview := document.get("preview"):
+        texts = [certificates["unknown"].capitalize(), *certificates["doubtful"]]
+        vehicles = f"Vehicles: {preview['devices']}, incomplete: {len(preview['incomplete'])}"
+        return ". ".join([f"Computed as of {preview['as_of']}; not stored", vehicles, *filter(None, texts)]) + "."
     states = certificates["devices_by_state"]
     devices = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
     said = certificates["unknown"].capitalize(), *certificates["doubtful"], *certificates["decisions"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
@@ -29,6 +29,7 @@ from cloud_jobs.billing.rating import (
     MeteredKey,
     MeteredRows,
     PriceBooks,
+    RatedAccount,
     cells_of_usage,
     rate,
     rated_columns,
@@ -36,6 +37,7 @@ from cloud_jobs.billing.rating import (
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingFences, ClosingRun, blocked, closed, closing_fences
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState, Days, Parties
 from cloud_jobs.billing.register.control_totals import (
+    ControlTotal,
     MeteredRecords,
     RecordSums,
     assigned_usage,
@@ -244,11 +246,11 @@ class _Used:
 
 
 @dataclass(frozen=True, slots=True)
-class _UsageReader:
+class UsageReader:
     """Reads the usage of payers' devices at a snapshot, and compares it with the records."""
 
     lake: Lake
-    snapshot: Snapshot
+    snapshot: LakeState
     against_records: bool = True
     miscounted: Mapping[TenantDevice, tuple[int, int]] = field(default_factory=dict)
 
@@ -328,12 +330,14 @@ def close_period(
 
     # this commit makes the run valid
     commit_to(lake, "closings", files)
-    if unbilled is not None and payers is None and (found := _unbilled(lake, snapshot, days, contracts)):
+    if unbilled is not None and payers is None and (found := unbilled_devices(lake, snapshot, days, contracts)):
         unbilled(found)
     return closings
 
 
-def _unbilled(lake: Lake, snapshot: Snapshot, days: Days, contracts: Sequence[PayerContract]) -> list[TenantDevice]:
+def unbilled_devices(
+    lake: Lake, snapshot: LakeState, days: Days, contracts: Sequence[PayerContract]
+) -> list[TenantDevice]:
     """The devices with usage in these days that no closed payer has on any of them."""
     periods = [one.period for one in contracts] or [BillingPeriod("UTC", *days)]
     start, end = min(one.start for one in periods), max(one.end for one in periods)
@@ -347,7 +351,7 @@ def unbilled_text(devices: Sequence[TenantDevice]) -> str:
 
 
 def contracts_of(
-    lake: Lake, snapshot: Snapshot, days: Days, payers: Collection[str] | None, run: ClosingRun
+    lake: Lake, snapshot: LakeState, days: Days, payers: Collection[str] | None, run: ClosingRun
 ) -> tuple[list[PayerContract], list[ClosedPayer]]:
     """The contracts of payers for their local days, and blocked closings of those without one.
 
@@ -402,12 +406,12 @@ def close_group(
 ) -> Work:
     """The function that closes a group of payers and writes its lines and certificates."""
     wrong = miscounted(lake, snapshot) if against_records else {}
-    reader = _UsageReader(lake, snapshot, against_records=against_records, miscounted=wrong)
+    reader = UsageReader(lake, snapshot, against_records=against_records, miscounted=wrong)
 
     def work(contracts: Sequence[PayerContract]) -> ClosedGroup:
         # with millions of objects, garbage collection would take a fifth of the time
         with gc_disabled():
-            made = [*_closed_group(reader, contracts, run, fences)]
+            made = [closing_of(one, run, fences) for one in rate_payers(reader, contracts)]
             lines = charge_rows(run.name, [(one.closing.key, one.charges) for one in made])
             certificates = certificate_rows(run.name, [(one.closing.key, one.certificates) for one in made])
         return ClosedGroup(
@@ -419,16 +423,42 @@ def close_group(
     return work
 
 
-def _closed_group(
-    reader: _UsageReader, contracts: Sequence[PayerContract], run: ClosingRun, fences: ClosingFences
-) -> Iterable[ClosedPayer]:
+class RatedPayer(NamedTuple):
+    """The charges of a payer, the certificates of its devices, and the control totals."""
+
+    contract: PayerContract
+    rated: RatedAccount
+    certificates: Sequence[DeviceCertificate]
+    totals: Sequence[ControlTotal]
+
+
+class UnratedPayer(NamedTuple):
+    """A payer whose usage cannot be rated, and why."""
+
+    contract: PayerContract
+    reason: str
+
+
+def closing_of(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingFences) -> ClosedPayer:
+    if isinstance(one, RatedPayer):
+        return closed(run, one.contract, one.rated, one.certificates, totals=one.totals, fences=fences)
+    contract = one.contract
+    days = contract.period.first_day, contract.period.last_day
+    return blocked(run, contract.id, days, contract.period.time_zone, [one.reason], contract=contract)
+
+
+def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iterator[RatedPayer | UnratedPayer]:
+    """Rates the usage of each payer at the reader's state of the lake. A fault of one payer affects no other.
+
+    Raises LakeError, StoreUnavailable.
+    """
     try:
         used = reader.read(contracts)
     except BillingError:
         if len(contracts) > 1:
-            # one payer is at fault; close each by itself
+            # one payer is at fault; rate each by itself
             for one in contracts:
-                yield from _closed_group(reader, [one], run, fences)
+                yield from rate_payers(reader, [one])
             return
         used = {}
     certificates = _certificates(reader.lake, reader.snapshot, contracts)
@@ -440,20 +470,17 @@ def _closed_group(
                 its = reader.read([one])[one.id]
             rated = rate(one, its.cells, its.metered, books)
         except BillingError as fault:
-            days = one.period.first_day, one.period.last_day
-            yield blocked(run, one.id, days, one.period.time_zone, [str(fault)], contract=one)
+            yield UnratedPayer(one, str(fault))
             continue
         totals = control_totals(one, its.assigned, its.cells, rated)
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)
-        yield closed(
-            run, one, rated, [certificates[one.id, device] for device in one.devices], totals=totals, fences=fences
-        )
+        yield RatedPayer(one, rated, [certificates[one.id, device] for device in one.devices], totals)
 
 
 def _certificates(
-    lake: Lake, snapshot: Snapshot, contracts: Sequence[PayerContract]
+    lake: Lake, snapshot: LakeState, contracts: Sequence[PayerContract]
 ) -> dict[tuple[str, TenantDevice], DeviceCertificate]:
     """The certificate of each payer's device for the time in which the device is the payer's."""
     found: dict[tuple[str, TenantDevice], DeviceCertificate] = {}

@@ -21,6 +21,7 @@ from cloud_jobs.billing.documents import (
     DocumentType,
     InvoicingPeriod,
     PrecedingInvoice,
+    Preview,
     document_head,
 )
 from cloud_jobs.billing.documents.canonical import canonical_text
@@ -192,8 +193,9 @@ def closing_head(
     issue_date: date | None = None,
     preceding: PrecedingInvoice | None = None,
     reason: str = "",
+    preview: Preview | None = None,
 ) -> Document:
-    """The head of a document under the terms of a closing; without a number, of a draft.
+    """The head of a document under the terms of a closing; without a number, of a draft or a preview.
 
     Raises DocumentError for contracts that allow no valid document.
     """
@@ -224,4 +226,5 @@ def closing_head(
         body_digest=body_digest,
         preceding=preceding,
         reason=reason or None,
+        preview=preview,
     )

@@ -5,20 +5,29 @@ from __future__ import annotations
 import getpass
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, Final
 
 import typer
 from pydantic import TypeAdapter, ValidationError
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.contracts.fields import Id
-from cloud_jobs.billing.documents import DocumentContent, DocumentError, Form, document_table, files_of, write_documents
+from cloud_jobs.billing.documents import (
+    Document,
+    DocumentContent,
+    DocumentError,
+    Form,
+    document_table,
+    files_of,
+    write_documents,
+)
 from cloud_jobs.billing.errors import BadPeriod
-from cloud_jobs.billing.register.closing import ClosingState, Days
+from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.documents_of import issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
 from cloud_jobs.billing.register.ledger import IssuedDocument
@@ -31,6 +40,8 @@ from cloud_jobs.billing.register.terminal import (
     closings_table,
     document_values,
     documents_table,
+    preview_values,
+    previews_table,
 )
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.location import Location
@@ -162,7 +173,61 @@ def close(
         typer.echo(f"contracts as of {stamp(taken_over)}, when `cloud-jobs usage` copied them")
     if unbilled:
         typer.echo(f"bill: {unbilled_text(unbilled)}", err=True)
+    if advice := advice_while_running(closings, now, "--lake", lake, "--period", period):
+        typer.echo(f"bill: {advice}", err=True)
     if any(one.outcome is not ClosingState.FINAL for one in closings):
+        raise typer.Exit(NOT_ALL)
+
+
+@app.command(epilog=EXIT_STATUSES)
+@cloud_errors_as_messages("bill")
+def preview(
+    *,
+    lake: LakeOption,
+    period: Annotated[
+        str | None,
+        typer.Option(
+            "--period", parser=period_text, metavar="DAYS", help="As for `close`. Default: the current month."
+        ),
+    ] = None,
+    payer: PayersOption = None,
+    form: Annotated[
+        list[Form] | None, typer.Option("--form", help="Its format; with --out it may be repeated. Default: a table.")
+    ] = None,
+    as_json: JsonOption = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write a file for each payer and format to this folder. Default: JSON.")
+    ] = None,
+) -> None:
+    """Show what a period costs as of now: provisional, marked as a preview, without a number, and never stored.
+
+    Exit status 3: a payer is blocked, so it has no preview.
+
+    Example: waybill bill preview --lake lake --payer acme
+    """
+    # imported here, because only `close` and `preview` need rating
+    from cloud_jobs.billing.register.close import unbilled_text
+    from cloud_jobs.billing.register.preview import preview_period, running_days
+
+    if Form.UBL in (form or []):
+        raise typer.BadParameter("a preview is no invoice, so it has no UBL; use json, csv or pdf")
+    _check_folder(form or [], out)
+    tables = _lake(lake)
+    tables.check("records")
+    now = checked_time(tables).replace(microsecond=0)
+    days = running_days(now.date()) if period is None else days_of(period)
+    found = preview_period(tables, days, payer, now)
+    documents = [one.document for one in found.payers if one.document is not None]
+    if as_json and out is None:
+        _print(True, preview_values(found), Group())
+    else:
+        _show(documents, form or [], out, lambda: previews_table(found))
+    for one in found.payers:
+        if one.document is None:
+            typer.echo(f"bill: {one.closing.key.payer} is blocked: {'; '.join(one.closing.reasons)}", err=True)
+    if found.unbilled:
+        typer.echo(f"bill: {unbilled_text(found.unbilled)}", err=True)
+    if len(documents) < len(found.payers):
         raise typer.Exit(NOT_ALL)
 
 
@@ -290,18 +355,9 @@ def show(
     Example: waybill bill show WB-EU-00000001 --lake lake --form pdf --form ubl --out invoices
     """
     forms = [*(form or []), *([Form.JSON] if as_json else [])]
-    if out is None and len(forms) > 1:
-        raise typer.BadParameter("several formats need a folder: add --out")
+    _check_folder(forms, out)
     made = issued_document(Register(_lake(lake)), number)
-    if out is not None:
-        files = files_of(made, forms or [Form.JSON])
-        write_documents(out, files)
-        for name in files:
-            typer.echo(str(out / name))
-    elif forms:
-        _write(DocumentContent(made, forms[0]))
-    else:
-        screen().print(document_table(made))
+    _show([made], forms, out, lambda: document_table(made))
 
 
 @app.command(epilog=EXIT_STATUSES)
@@ -320,6 +376,14 @@ def diff(
     register = Register(_lake(lake))
     found = outstanding(register, days_of(period), payer)
     _print(as_json, changes_values(*found), changes_table(*found))
+
+
+def advice_while_running(closings: Iterable[Closing], now: datetime, *options: str) -> str:
+    """The command that shows the cost of a period that is not over; "" if all are."""
+    if all(one.period_end <= now for one in closings):
+        return ""
+    words = shlex.join(["waybill", "bill", "preview", *options])
+    return f"the period is not over; `{words}` shows what it costs so far"
 
 
 def _lake(text: str) -> Lake:
@@ -381,6 +445,29 @@ def _post(
         typer.echo(f"bill: {lost}", err=True)
     if refused or unwritten:
         raise typer.Exit(NOT_ALL)
+
+
+def _check_folder(forms: Sequence[Form], out: Path | None) -> None:
+    if out is None and len(forms) > 1:
+        raise typer.BadParameter("several formats need a folder: add --out")
+
+
+def _show(
+    documents: Sequence[Document], forms: Sequence[Form], out: Path | None, table: Callable[[], RenderableType]
+) -> None:
+    """Writes documents to a folder, one in a format to standard output, or prints the table."""
+    if out is not None:
+        files = {name: made for one in documents for name, made in files_of(one, forms or [Form.JSON]).items()}
+        write_documents(out, files)
+        for name in files:
+            typer.echo(str(out / name))
+    elif not forms:
+        screen().print(table())
+    elif len(documents) > 1:
+        raise typer.BadParameter("several payers need a folder: add --out, or choose one with --payer")
+    else:
+        for one in documents:
+            _write(DocumentContent(one, forms[0]))
 
 
 def _print(as_json: bool, values: Any, table: RenderableType) -> None:

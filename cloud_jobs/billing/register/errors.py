@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar
 
 from cloud_jobs.billing.errors import BillingError
@@ -74,7 +75,7 @@ class OtherClocks(RegisterRefusal):
 
 
 class FuturePeriod(RegisterRefusal):
-    text = "the period ends at {}; now it is {}"
+    text = "the period ends at {}; now it is {}; `waybill bill preview` shows what it costs so far"
 
 
 class NotFinal(RegisterRefusal):
@@ -157,6 +158,11 @@ class NothingClosed(RegisterError):
 class NoPayer(RegisterError):
     def __init__(self, period: str) -> None:
         super().__init__(f"no account pays for any day of {period}; check the period")
+
+
+class PeriodNotBegun(RegisterError):
+    def __init__(self, period: str, start: datetime) -> None:
+        super().__init__(f"the period {period} begins at {start.isoformat()}; choose one that has begun")
 
 
 class RegisterDamaged(RegisterError):

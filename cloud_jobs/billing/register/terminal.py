@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from cloud_jobs.billing.documents import document_table
+from cloud_jobs.billing.documents.document import PREVIEW_MARK
 from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.units import amount_text, quantity_text
 from cloud_jobs.terminal import Column, FittedTable
 from geo.reference.moments import stamp
+
+if TYPE_CHECKING:
+    from cloud_jobs.billing.register.preview import PeriodPreview
 
 _MAX_REASONS = 3
 
@@ -77,6 +82,48 @@ def _noticed(closings: Iterable[Closing]) -> Iterator[str]:
             if text:
                 yield f"{one.key.payer}: {text}"
     yield from (f"refused, so what it was to replace was metered: {one}" for one in refused)
+
+
+MAX_PREVIEWS: Final = 20
+"""The most payers whose lines are shown; a table has the sums of all."""
+
+
+def preview_values(found: PeriodPreview) -> dict[str, Any]:
+    return {
+        "mark": PREVIEW_MARK,
+        "as_of": stamp(found.as_of),
+        "previews": [
+            one.document | {"annex": [*one.document["annex"]]} for one in found.payers if one.document is not None
+        ],
+        "blocked": [
+            {"payer": one.closing.key.payer, "reasons": [*one.closing.reasons]}
+            for one in found.payers
+            if one.document is None
+        ],
+        "unbilled": [f"{one.tenant}/{one.device}" for one in found.unbilled],
+    }
+
+
+def previews_table(found: PeriodPreview) -> RenderableType:
+    """The lines of each payer, and a table with the sums of all."""
+    documents = [one.document for one in found.payers if one.document is not None]
+    table = FittedTable(
+        *(Column("payer"), Column.text("period"), Column.number("net so far"), Column.number("tax so far")),
+        Column.text("not known"),
+        title=f"{PREVIEW_MARK}: provisional, as of {stamp(found.as_of)}",
+    )
+    for one in found.payers:
+        closing, made = one.closing, one.document
+        if made is None:
+            table.add(closing.key.payer, closing.key.text, "", "", f"blocked: {'; '.join(closing.reasons)}")
+            continue
+        amounts = (_amount(closing.net_minor, closing.currency), _amount(closing.tax_minor, closing.currency))
+        unknown = made["preview"]["incomplete"]
+        of_all = f"{len(unknown)} of {made['preview']['devices']} vehicles incomplete" if unknown else ""
+        said = "; ".join(text for text in (of_all, *made["preview"]["reasons"]) if text)
+        table.add(closing.key.payer, closing.key.text, *amounts, said)
+    notes = [Text(line) for line in _noticed(one.closing for one in found.payers)]
+    return Group(*map(document_table, documents[:MAX_PREVIEWS]), table, *notes)
 
 
 def document_values(document: IssuedDocument) -> dict[str, Any]:
