@@ -92,6 +92,7 @@ class Daemon:
         self._health = self._serve_health(base.status.port)
         self._evaluator: TrialEvaluator | None = None
         self._started_s = time.monotonic()
+        self._reloads_refused = 0
         if was_interrupted:
             self._report_taken_back("the agent stopped during the trial")
 
@@ -135,9 +136,10 @@ class Daemon:
     def _reload(self) -> None:
         """Executes the program again in this process, with the present settings file. A wrong file changes nothing."""
         try:
-            load(AgentSettings, self._config)
+            self._check_buffer(load(AgentSettings, self._config))
         except SettingsError as error:
-            log.error("settings are wrong; the current ones stay", error=str(error))
+            self._reloads_refused += 1
+            log.error("settings cannot be used; the current ones stay", error=str(error))
             return
         try:
             # The new settings may remove the reason of a refusal.
@@ -149,6 +151,16 @@ class Daemon:
         self._stop_agent()
         log.info("settings loaded")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this program, once more
+
+    def _check_buffer(self, settings: AgentSettings) -> None:
+        """Opens another buffer once, while the current agent still runs. Raises SettingsError."""
+        path = settings.buffer.path
+        if os.path.realpath(path) == os.path.realpath(self._agent.settings.buffer.path):
+            return
+        try:
+            Agent(settings).stop()
+        except (AgentError, OSError) as error:
+            raise SettingsError(str(self._config), [f"buffer.path: {path} cannot be used: {error}"]) from error
 
     def _try_pushed(self, text: bytes) -> None:
         """Begins the trial of a push. An error never ends the process: a retained push comes with every connection."""
@@ -231,6 +243,7 @@ class Daemon:
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **current_state(agent),
             "pushed_settings": self._trial.effective().pushed,
+            "reloads_refused": self._reloads_refused,
         }
 
     def _pushed(self, text: bytes) -> None:

@@ -30,6 +30,10 @@ COUNTERS = {
         "waybill_agent_unreadable_control_messages_total",
         "Messages of the gateway that could not be read or handled",
     ),
+    "reloads_refused": (
+        "waybill_agent_refused_reloads_total",
+        "Reloads with settings that cannot be used: the current ones stayed",
+    ),
     "not_recorded": ("waybill_agent_not_recorded_messages_total", "Retained and empty messages, which are no records"),
     # Stored in the buffer: these survive a restart.
     "acknowledged": ("waybill_agent_acknowledged_records_total", "Record ids that a region acknowledged"),

@@ -20,7 +20,8 @@ from edge_agent.intake import intake_loop
 from edge_agent.store.retention import drop_batch, oldest_rows
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.process import AgentProcess
-from tests.waiting import deadline_s
+from tests.waiting import deadline_s, wait_until
+from waybill.daemon.status_reader import fetch_status
 from waybill.record import IntervalSet
 
 
@@ -152,6 +153,28 @@ def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, 
     agent.signal(signal.SIGHUP)
     until(lambda: "settings loaded" in agent.log.read_text())
     assert agent.stop(10) == 0
+
+
+def test_a_reload_with_a_buffer_that_cannot_be_opened_changes_nothing_and_is_counted(tmp_path):
+    port = free_port()
+    agent = AgentProcess(tmp_path, free_port(), {"eu": free_port()}, f"[status]\nport = {port}")
+    right = agent.config.read_text()
+    (tmp_path / "file").touch()
+    agent.start()
+    try:
+        wait_until(lambda: "started" in agent.log.read_text(), 30)
+        agent.config.write_text(right.replace(f"{tmp_path}/buffer", f"{tmp_path}/file/buffer"))
+        agent.signal(signal.SIGHUP)
+        wait_until(lambda: "the current ones stay" in agent.log.read_text(), 30)
+        assert f"buffer.path: {tmp_path}/file/buffer cannot be used" in agent.log.read_text()
+        status = fetch_status("127.0.0.1", port, "status", timeout_s=10)
+        assert (status["running"], status["reloads_refused"]) == (True, 1)
+        agent.config.write_text(right.replace(f"{tmp_path}/buffer", f"{tmp_path}/other"))
+        agent.signal(signal.SIGHUP)
+        wait_until(lambda: agent.log.read_text().count('"started"') == 2, 30)
+        assert agent.status()["head"] == 0, "the other buffer is in use"
+    finally:
+        assert agent.stop(10) == 0
 
 
 def test_an_agent_whose_commit_takes_longer_than_it_may_keeps_the_buffer_to_itself(tmp_path, monkeypatch):
