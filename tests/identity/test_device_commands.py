@@ -10,7 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.identity.makers import CERTIFICATE, CHANGE, active, change, expected
-from tests.identity.registry_world import Command, World, command, config, outcomes, world  # noqa: F401 - fixtures
+from tests.identity.registry_world import (  # noqa: F401 - fixtures
+    Command,
+    World,
+    command,
+    config,
+    outcomes,
+    put,
+    table,
+    world,
+)
 from tests.tokens import token_file
 from waybill.identity.claims import token_user
 from waybill.identity.command_session import shows_progress
@@ -209,6 +218,19 @@ def test_a_token_that_was_given_out_ends_by_again_alone_and_never_unseen(
     assert claim is not None
     assert token_user(token.read_text().strip()) == f"claim@{claim.id}"
     assert command(*asked, "--again", "--token-file", token).exit_code == 2, "an existing file is never overwritten"
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_token_stays_only_if_its_entry_may_be_published(
+    world: World, command: Command, put: Command, tmp_path: Path, is_sent: bool
+) -> None:
+    world.is_ended = is_sent
+    world.before = dict.fromkeys(("acme/bus-1", "acme/bus-2"), raises(PublicationUnknown("no answer")))
+    token = tmp_path / "bus.token"
+    done = command("expect", "acme/bus-1", "--region", "eu", "--token-file", token)
+    assert (done.exit_code, token.exists()) == (1, is_sent), done.output
+    done = put(table("bus-2", "expected", region="eu"), "--tokens", tmp_path / "tokens")
+    assert (done.exit_code, (tmp_path / "tokens" / "acme" / "bus-2.token").exists()) == (1, is_sent), done.output
 
 
 def test_a_list_and_a_device_show_state_and_last_change(fleet: World, command: Command) -> None:

@@ -122,6 +122,10 @@ _NO_KEY_THERE: Final = "; add your public key to that region's operators.toml: t
 _PROGRAM: Final = "waybill device"
 
 
+class CommandFailed(typer.Exit):
+    """The command ended by `end`, before it published a claim."""
+
+
 @contextmanager
 def shows_progress(program: str = _PROGRAM) -> Iterator[Callable[[str, int], None]]:
     """Shows a step and its count on stderr: updated in place on a terminal, else once for each step."""
@@ -190,12 +194,12 @@ def command_session(
 
 
 def end(text: str, status: int, *, as_json: bool = False) -> NoReturn:
-    """End the command with a message."""
+    """End the command with a message. Only for commands that published no claim."""
     if as_json:
         typer.echo(json.dumps({"result": _RESULTS[status], "why": text}, indent=2))
     else:
         typer.echo(printable(f"{_PROGRAM}: {text}", "\n"), err=True)
-    raise typer.Exit(status)
+    raise CommandFailed(status)
 
 
 def say_outcome(outcome: ChangeOutcome, wait_s: float, *, as_json: bool) -> None:

@@ -241,7 +241,7 @@ def put(
     from waybill.identity.device_files import MAX_FILE_FAULTS, change_lines, judged, read_device_file
     from waybill.identity.registry import DeviceChange
     from waybill.identity.registry_session import Outcome
-    from waybill.identity.token_files import NOT_PUBLISHED, TokenFiles
+    from waybill.identity.token_files import TokenFiles, may_be_published
 
     try:
         stated = read_device_file(file)
@@ -271,7 +271,7 @@ def put(
                 token_files = None
         say_outcome(outcome, wait, as_json=as_json)
     except typer.Exit as ended:
-        if token_files is not None and ended.exit_code in NOT_PUBLISHED:
+        if token_files is not None and not may_be_published(ended):
             token_files.remove_made()
         raise
 

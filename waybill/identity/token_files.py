@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -13,20 +12,22 @@ from pydantic import ValidationError
 
 from waybill.daemon.durable_file import create_durably
 from waybill.identity.claims import EnrolmentToken, check_factory_serial, make_token, read_token
-from waybill.identity.command_session import EXIT_ARGUMENTS, EXIT_REFUSED
+from waybill.identity.command_session import EXIT_REFUSED, CommandFailed
 from waybill.identity.errors import NameRefused
 from waybill.identity.registry import Claim, first_fault
 from waybill.settings import file_fault, read_file
 
-NOT_PUBLISHED = (EXIT_ARGUMENTS, EXIT_REFUSED, os.EX_CONFIG)
-"""After any other exit status an entry may have been published."""
+
+def may_be_published(ended: typer.Exit | typer.BadParameter) -> bool:
+    """Whether an entry may have been published before a command ended."""
+    return not isinstance(ended, CommandFailed | typer.BadParameter) and ended.exit_code != EXIT_REFUSED
 
 
 @contextmanager
 def claim_option(token_file: Path | None, factory: str | None, *, by_hand: bool, days: float) -> Iterator[Claim | None]:
     """The claim of a command's options; None: by hand. A token is written to a new file. Raises typer.BadParameter.
 
-    If the command is refused, the file is removed: its token was never published.
+    If the command publishes nothing, the file is removed.
     """
     if (token_file is not None) + (factory is not None) + by_hand != 1:
         raise typer.BadParameter("say one of --token-file, --factory and --by-hand: how it gets its certificate")
@@ -46,7 +47,7 @@ def claim_option(token_file: Path | None, factory: str | None, *, by_hand: bool,
     try:
         yield claim
     except (typer.Exit, typer.BadParameter) as ended:
-        if token_file is not None and ended.exit_code in NOT_PUBLISHED:
+        if token_file is not None and not may_be_published(ended):
             _remove(token_file, token)
         raise
 
