@@ -276,17 +276,16 @@ class Drain(Settings):
 class PushFolder(Settings):
     """Settings for devices. `folder` has one file `{tenant}/{device}.toml` for each device; SIGHUP reads it again.
 
-    Only files that a key in `operators` signed for that device are published, or all with `unsigned`.
+    Only files that a key in `operators` signed for that device are published.
     """
 
     folder: Path | None = None
     operators: Path | None = None
-    unsigned: bool = False
 
     @model_validator(mode="after")
-    def _signed_or_not(self) -> Self:
-        if self.folder is not None and self.unsigned == (self.operators is not None):
-            raise ValueError("a folder needs operators, the file of the keys that are trusted, or unsigned = true")
+    def _has_keys(self) -> Self:
+        if self.folder is not None and self.operators is None:
+            raise ValueError("a folder needs operators, the file of the trusted public keys")
         return self
 
 

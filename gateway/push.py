@@ -43,12 +43,14 @@ class PushQueue:
     def load(self) -> None:
         """Queue all files, and read the trusted keys again."""
         folder, operators = self._settings.folder, self._settings.operators
-        self._waiting = deque(sorted(folder.glob("*/*.toml")) if folder else ())
+        # Without readable keys nothing can be checked, so nothing is published.
+        self._waiting.clear()
+        if folder is None or operators is None:
+            return
         try:
-            self._keys = None if operators is None else read_operators(operators)
+            self._keys = read_operators(operators)
+            self._waiting.extend(sorted(folder.glob("*/*.toml")))
         except SettingsError as error:
-            # Without readable keys nothing can be checked, so nothing is published.
-            self._waiting.clear()
             self._on_refused()
             _LOG.error("settings not pushed", file=str(operators), problem=str(error))
 
@@ -58,13 +60,12 @@ class PushQueue:
 
     def take_next(self) -> PushedFile | None:
         """The next file; None if it cannot be published, which is logged, or if none waits."""
-        if not self._waiting:
+        if self._keys is None or not self._waiting:
             return None
         path = self._waiting.popleft()
         try:
             push = read_push(path)
-            if self._keys is not None:
-                verify_push(self._keys, read_signed_push(push.text), "/".join(push.sender), datetime.now(UTC))
+            verify_push(self._keys, read_signed_push(push.text), "/".join(push.sender), datetime.now(UTC))
             return push
         except (OSError, ValueError, SignatureRefused) as error:
             self._on_refused()

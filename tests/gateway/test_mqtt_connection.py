@@ -18,7 +18,9 @@ from gateway.mqtt_connection import MqttConnection, PublishResult
 from gateway.push import PushQueue
 from tests.gateway.sides import NO_SUBSCRIBER, FakeBroker
 from tests.gateway.strategies import engine, settings, topic
+from tests.identity.makers import operator, operators_file
 from tests.waiting import deadline_s
+from waybill.identity.signatures import sign_push
 from waybill.record import DeviceChannel, device_topic
 
 ACK = topic("d1").replace("batch", "ack")
@@ -107,19 +109,20 @@ class Taking:
         self.out.append(mid)
 
 
-def publisher(made: Engine, broker: Any, folder: Path | None = None) -> tuple[DevicePublisher, GatewayMetrics]:
+def publisher(made: Engine, broker: Any, **pushes: Path) -> tuple[DevicePublisher, GatewayMetrics]:
     metrics = GatewayMetrics()
-    return DevicePublisher(
-        made, broker, PushQueue(PushFolder(folder=folder, unsigned=folder is not None)), metrics
-    ), metrics
+    return DevicePublisher(made, broker, PushQueue(PushFolder(**pushes)), metrics), metrics
 
 
 def test_files_of_settings_are_looked_at_one_by_one_without_waiting(tmp_path: Path) -> None:
+    anna = operator("anna")
     (tmp_path / "fleet").mkdir()
     for number in range(6):
-        (tmp_path / "fleet" / f"d{number}.toml").write_text("[drain]\nwindow = 9\n" if number % 2 else "wrong")
+        push = sign_push(anna.key, f"fleet/d{number}", 1, b"[drain]\nwindow = 9\n") if number % 2 else b"wrong"
+        (tmp_path / "fleet" / f"d{number}.toml").write_bytes(push)
     broker = Taking()
-    it, metrics = publisher(engine(), broker, tmp_path)
+    operators = operators_file(tmp_path / "operators.toml", anna)
+    it, metrics = publisher(engine(), broker, folder=tmp_path, operators=operators)
     for turn in range(6):
         assert it.next_due_s(7.0) == 7.0
         it.publish_due(7.0)
