@@ -38,7 +38,6 @@ from geo.spatial import (
     find_encounters,
     use_by_fence,
 )
-from geo.spatial.fixes import valid_positions
 from geo.spatial.geojson import box_of, latitude_first
 from geo.spatial.ids import id_fault
 from waybill.settings import near_equal, nearest, one_line, open_file
@@ -308,11 +307,12 @@ def read_fixes(file: BinaryIO) -> FixFile:
             raise FixError(f"device_id {name!r}: {fault}")
     for same in near_equal(devices):
         raise FixError(f"these ids read the same: {', '.join(map(ascii, same))}")
-    for row in np.flatnonzero(~valid_positions(columns["lat"], columns["lon"]))[:1]:
-        place = f"latitude {columns['lat'][row]}, longitude {columns['lon'][row]}"
-        raise FixError(f"row {row + 1}: {place} is not a valid position; correct or remove the row")
     device = pc.index_in(rows["device_id"], pa.array(devices, pa.string())).to_numpy()
-    return FixFile(Fixes(device=device, **columns), tuple(devices))
+    try:
+        return FixFile(Fixes(device=device, **columns), tuple(devices))
+    except FixError as error:
+        place = "" if error.row is None else f"row {error.row + 1}: "
+        raise FixError(f"{place}{error.reason}") from None
 
 
 def _column_names(file: BinaryIO) -> list[str]:

@@ -18,7 +18,11 @@ class FenceError(SpatialError):
 
 
 class FixError(SpatialError):
-    """Fixes were refused."""
+    """Fixes were refused. `row`: the first refused one, from 0; None: all of them."""
+
+    def __init__(self, reason: str, *, row: int | None = None) -> None:
+        self.reason, self.row = reason, row
+        super().__init__(reason if row is None else f"fix {row}: {reason}")
 
 
 class TooManyEncounters(SpatialError):

@@ -125,10 +125,8 @@ class Fixes:
         bad = np.flatnonzero(~valid_positions(self.lat, self.lon))
         if len(bad):
             row = int(bad[0])
-            raise FixError(
-                f"fix {row}: latitude {self.lat[row]}, longitude {self.lon[row]} is not a valid position"
-                f" ({len(bad)} such fixes); leave them out first, see valid_positions()"
-            )
+            place = f"latitude {self.lat[row]}, longitude {self.lon[row]}"
+            raise FixError(f"{place} is not a valid position; correct or remove {len(bad)} such fixes", row=row)
         object.__setattr__(self, "lon", np.where(self.lon == 180.0, -180.0, self.lon))
 
     def __len__(self) -> int:

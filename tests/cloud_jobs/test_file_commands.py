@@ -197,7 +197,7 @@ def test_the_exit_status_says_whether_all_was_used_and_a_failure_leaves_the_old_
     ("fixes", "said"),
     [
         (b"device_id,t_ms,lat,lon\n", "Empty CSV file"),
-        (b"device_id,t_ms,lat,lon\na,1,500,10\n", "is not a valid position"),
+        (b"device_id,t_ms,lat,lon\na,1,50,10\na,2,500,10\n", "row 2: latitude 500.0, longitude 10.0 is not a valid"),
         (b"device_id,t_ms,lat,lon\na,1767603402,50,10\na,1767603462,50,10\n", "seconds"),
     ],
 )
