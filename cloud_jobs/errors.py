@@ -102,6 +102,19 @@ class CommitFailed(CloudError):
         self.table = table
 
 
+class CommitNotDurable(CloudError):
+    """A commit is in the table, but a power cut can undo it. `version`: that of the table."""
+
+    exit_status = os.EX_IOERR
+
+    def __init__(self, table: str, version: int, reason: str) -> None:
+        super().__init__(
+            f"{table} was written (version {version}), but the disk did not confirm it: {reason}; a power cut can undo "
+            "it. Send no document of this command. Repair the disk, mount it again and repeat the command"
+        )
+        self.table, self.version = table, version
+
+
 class CommitConflict(CloudError):
     def __init__(self, table: str) -> None:
         super().__init__(f"another run wrote to {table} at the same time; this one wrote nothing. Let one of them run.")

@@ -65,10 +65,18 @@ class Lake:
         return str(self.location / table)
 
     def create(self) -> None:
-        """Makes the tables that are not there yet. Raises LakeError for a table of another version."""
+        """Makes the tables that are not there yet. Raises LakeError for a table of another version, and if only
+        `reference` is gone.
+        """
         self.location.create()
         options = self.location.storage_options()
         with self.location.errors_named():
+            # without contracts, all payers that were closed before would owe nothing
+            if not self.has("reference") and self.has("closings") and self.open("closings").version():
+                raise LakeError(
+                    f"the lake {self.location} has closings, but no table 'reference' with their contracts; restore "
+                    "all tables from one copy"
+                )
             for name, layout in TABLES.items():
                 if DeltaTable.is_deltatable(self.path(name), options):
                     self.open(name)

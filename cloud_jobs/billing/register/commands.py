@@ -76,8 +76,8 @@ def write_issued(
 NOT_ALL: Final = 3
 """Exit status if only a part could be done."""
 EXIT_STATUSES: Final = (
-    "Exit status: 0 done; 1 an error, nothing was written; 2 wrong options; 3 done except for the named items; 75 the"
-    " store does not answer."
+    "Exit status: 0 done; 1 an error, nothing was written; 2 wrong options; 3 done except for the named items; 74"
+    " written, but a power cut can undo it; 75 the store does not answer."
 )
 """The epilog of each command's help."""
 app = typer.Typer(

@@ -34,9 +34,9 @@ from cloud_jobs.billing.register.errors import (
 )
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.register.tables import Register, document_row, in_parts, missing_closing
-from cloud_jobs.errors import CommitConflict, CommitFailed, Fenced
+from cloud_jobs.errors import CommitConflict, CommitFailed, CommitNotDurable, Fenced
 from cloud_jobs.lake.data_files import DataFile, write_data_files
-from cloud_jobs.lake.location import sync_files
+from cloud_jobs.lake.location import error_text, sync_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
@@ -60,7 +60,7 @@ def post(
 
     `attempt`: a unique name of the command, stored in each row. Raises the errors of `make`; CommitConflict after
     MAX_ATTEMPTS conflicts; CommitFailed, LakeError, StoreUnavailable. After an error nothing is posted, or it is
-    unknown.
+    unknown; after CommitNotDurable all is posted until a power cut.
     """
     lake = register.lake
 
@@ -77,15 +77,19 @@ def post(
 def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float], object] = time.sleep) -> None:
     """Adds files to a table of the register in one commit, and retries after commits of others. Raises as `post`."""
     failures = 0
+    first: int | None = None
     for _ in range(MAX_ATTEMPTS):
         opened = lake.open(table)
+        first = opened.version() if first is None else first
         previous = newest_number(opened, table)
         number = next_number(previous)
-        files = make(opened, counter_of(number))
-        if not files:
-            return
         try:
-            commit_files(opened, table, files, writer=table, previous=previous, number=number)
+            files = make(opened, counter_of(number))
+        except OSError as error:
+            raise CommitFailed(table, error_text(error)) from error
+        try:
+            if files:
+                commit_files(opened, table, files, writer=table, previous=previous, number=number)
         except Fenced:
             # random, so that two writers do not collide again
             pause(uniform(0, _MAX_PAUSE_S))
@@ -95,10 +99,20 @@ def commit_to(lake: Lake, table: str, make: MakeFiles, *, pause: Callable[[float
                 raise
             pause(uniform(0, _MAX_PAUSE_S))
         else:
-            # A number that a power cut takes back would be given again.
-            sync_files(lake.files(table), [f"_delta_log/{opened.version():020}.json"])
+            _sync_log(lake, table, range(first, opened.version() + 1))
             return
     raise CommitConflict(table)
+
+
+def _sync_log(lake: Lake, table: str, versions: range) -> None:
+    """Syncs all versions that this command saw: others may have committed before and after it.
+
+    A number that a power cut takes back would be given again. Raises CommitNotDurable.
+    """
+    try:
+        sync_files(lake.files(table), [f"_delta_log/{version:020}.json" for version in versions])
+    except OSError as error:
+        raise CommitNotDurable(table, versions[-1], error_text(error)) from error
 
 
 def _written(lake: Lake, rows: Sequence[Row]) -> Iterable[DataFile]:

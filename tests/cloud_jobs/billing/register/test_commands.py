@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -102,6 +103,14 @@ def test_every_command_says_how_it_ends(command: str) -> None:
     # as wide as it takes: a line of help is wrapped at the terminal's width
     shown = " ".join(CliRunner().invoke(app, [command, "--help"]).stdout.split())
     assert "Exit status: 0 " in shown
+
+
+def test_contracts_that_were_restored_away_are_not_closed_as_nothing_owed(billed: BilledLake) -> None:
+    assert values(run(billed, "close", "--period", "2026-03", "--json"))[0]["net_minor"] > 0
+    rmtree(billed.lake.path("reference"))
+    refused = run(billed, "close", "--period", "2026-03", "--json")
+    assert (refused.exit_code, "restore all tables from one copy" in refused.stderr) == (1, True)
+    assert not billed.lake.has("reference")
 
 
 def test_a_note_says_why_it_was_made(billed: BilledLake) -> None:
