@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from deltalake import DeltaTable
@@ -108,8 +108,12 @@ def nothing(_: pytest.MonkeyPatch, __: BilledLake) -> None:
 
 def lost_answer(monkeypatch: pytest.MonkeyPatch, _: BilledLake) -> None:
     """The answer to the commit is lost, and the table cannot be asked at once."""
-    _once(monkeypatch, "create_write_transaction", lambda make: (make(), _fail()))
-    _once(monkeypatch, "update_incremental", lambda _: _fail())
+
+    def fails(_: object = None) -> NoReturn:
+        raise OSError("connection reset")
+
+    _once(monkeypatch, "create_write_transaction", lambda make: fails(make()))
+    _once(monkeypatch, "update_incremental", fails)
 
 
 def other_clerk(monkeypatch: pytest.MonkeyPatch, billed: BilledLake) -> None:
@@ -133,10 +137,6 @@ def _once(monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[[Callable[
         return next(left, lambda make: make())(make)
 
     monkeypatch.setattr(DeltaTable, name, around)
-
-
-def _fail() -> None:
-    raise OSError("connection reset")
 
 
 @pytest.mark.parametrize("fault", [nothing, lost_answer, other_clerk, other_clerk_dies])
