@@ -35,13 +35,13 @@ EPOCH = 7
 DAY_US = 86_400_000_000
 
 
-def batch_of_fixes(device: str, first: int, count: int, start_us: int) -> bytes:
+def batch_of_fixes(device: str, first: int, count: int, start_us: int, epoch: int = EPOCH) -> bytes:
     """A batch of `count` fixes, one a second, whose seqs begin with `first`; seq 0 would be made at `start_us`."""
     records = tuple(
         Record(seq, start_us + seq * 1_000_000, Position(latitude=53 + seq * 1e-5, longitude=-2.5, speed_mps=9.5))
         for seq in range(first, first + count)
     )
-    return encode(Batch(device, EPOCH, first + count - 1, records))
+    return encode(Batch(device, epoch, first + count - 1, records))
 
 
 def fleet(devices: int, batches: int, size: int, *, first: int = 1, start_us: int) -> Iterator[tuple[str, bytes]]:

@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Iterator
 
-from benchmarks.harness import Figure, benchmark_folder, percentile, print_figures
+from benchmarks.harness import Figure, benchmark_folder, parser_of, percentile, print_figures
+from benchmarks.lakes import batch_of_fixes
+from benchmarks.stacks import measured_stack
 from cloud_jobs.lake.coverage import DeviceStream
 from deploy.drill.findings import Follower, SeenRange
-from deploy.local import LocalStack, PulsarSettings, StackSettings
+from deploy.local import LocalStack
 from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
-from waybill.record import Batch, Position, Record, encode
 
 RECORDS_PER_S = 5_000
 RECORDS_PER_BATCH = 20
@@ -19,6 +20,7 @@ WARM_UP_S = 8.0
 MEASURED_S = 15.0
 SETTLE_S = 20.0
 OPERATION_S = 30
+START_US = 1_767_603_422_000_000
 ADDED_DELAY_S = 0.08
 TOPIC = "persistent://fleet/telemetry-eu/batches"
 TOPOLOGY = """
@@ -36,14 +38,12 @@ partitions = 2
 
 
 def main() -> None:
-    with benchmark_folder("replication") as folder:
-        (folder / "topology.toml").write_text(TOPOLOGY)
-        settings = StackSettings(pulsar=PulsarSettings(heap_mb=512, full_compiler=True))
-        with LocalStack(folder / "stack", topology=folder / "topology.toml", settings=settings) as stack:
-            measure(stack, "warm-up", 1, WARM_UP_S, float("inf"))
-            figures = measure(stack, "loopback", 2, MEASURED_S, 100)
-            stack.links["eu->hq"].delay(ADDED_DELAY_S)
-            figures += measure(stack, f"{ADDED_DELAY_S * 1000:.0f} ms added each way", 3, MEASURED_S, 1000)
+    parser_of(__doc__).parse_args()
+    with benchmark_folder("replication") as folder, measured_stack(folder, TOPOLOGY, 512, 384) as stack:
+        measure(stack, "warm-up", 1, WARM_UP_S, float("inf"))
+        figures = measure(stack, "loopback", 2, MEASURED_S, 100)
+        stack.links["eu->hq"].delay(ADDED_DELAY_S)
+        figures += measure(stack, f"{ADDED_DELAY_S * 1000:.0f} ms added each way", 3, MEASURED_S, 1000)
     title = f"Replication, eu to hq: {RECORDS_PER_BATCH} records a batch, {DEVICES} devices, 2 partitions"
     sys.exit(0 if print_figures(title, figures) else 1)
 
@@ -78,12 +78,8 @@ def milliseconds(arrivals: list[SeenRange], sent: dict[tuple[str, int], float]) 
 def batches(epoch: int, count: int) -> Iterator[tuple[DeviceStream, int, bytes]]:
     for number in range(count):
         device, first = f"eu-{number % DEVICES:04d}", number // DEVICES * RECORDS_PER_BATCH + 1
-        last = first + RECORDS_PER_BATCH - 1
-        records = tuple(
-            Record(seq, 1_767_603_422_000_000 + seq, Position(latitude=53.44 + seq * 1e-6, longitude=-2.93))
-            for seq in range(first, last + 1)
-        )
-        yield DeviceStream("fleet", device, epoch), first, encode(Batch(device, epoch, last, records))
+        payload = batch_of_fixes(device, first, RECORDS_PER_BATCH, START_US, epoch=epoch)
+        yield DeviceStream("fleet", device, epoch), first, payload
 
 
 def send(

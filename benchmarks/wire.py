@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.harness import parser_of
 from tests.fuzz.bounds import MAX_BYTES
 from tests.fuzz.worst import PARSERS
 from waybill.record import Batch, Canary, Event, Position, Record, Signal, decode, encode, read_header, validate
@@ -63,6 +64,7 @@ def judged(parser: Callable[[bytes], object], data: bytes) -> str:
 
 
 def main() -> None:
+    parser_of(__doc__).parse_args()
     print(f"{'batch':24}{'bytes':>8}{'encode':>9}{'header':>9}{'validate':>9}{'decode':>9}{'columns':>9}  µs")
     for name, its in (("positions", position), ("every kind", body)):
         for records in (20, 200, 2000):

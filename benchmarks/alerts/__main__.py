@@ -3,9 +3,9 @@
 import sys
 
 from benchmarks.alerts import evaluation, path
+from benchmarks.harness import run_parts
 
 PARTS = {"evaluation": evaluation.main, "path": path.path, "failover": path.failover}
 
 if __name__ == "__main__":
-    kept = [PARTS[name]() for name in sys.argv[1:] or PARTS]
-    sys.exit(0 if all(kept) else 1)
+    sys.exit(run_parts(__doc__, PARTS))

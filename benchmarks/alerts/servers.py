@@ -3,33 +3,32 @@
 As a program it is the load: as many agents at the region's broker, whose batches of fixes were made beforehand.
 """
 
-import contextlib
 import json
 import math
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import psutil
 import pulsar
 
 from benchmarks.gateway.device_load import (
-    LoadFleet,
-    LoadResult,
     LoadSettings,
     device_name,
     publish_packet,
+    run_load,
     running_load,
+    settings_of_load,
 )
-from benchmarks.gateway.region import device_certificates
+from benchmarks.gateway.region import device_certificates, gateway_process
+from benchmarks.stacks import measured_stack
 from cloud_jobs.reference.files import Signing, make_version, publish
-from deploy.local import DaemonProcess, LocalStack, PortBook, PulsarSettings, StackSettings, http_health, stack_operator
+from deploy.local import DaemonProcess, LocalStack, PortBook, stack_operator
 from deploy.local.stack_settings import alert_process, gateway_settings
 from gateway.alerts.config import AlertSettings, ReportedTracks
 from gateway.alerts.evaluation import AlertRules, LiveEvents
@@ -38,6 +37,7 @@ from gateway.alerts.partition_evaluation import ReadBatch, parts_of, read_batch
 from gateway.alerts.status import AlertsStatus, read_alerts_status
 from geo.alerts import Alert, decode_alert
 from geo.spatial import FenceSet, GateSet, PublishedEventSettings, fences_from_geojson
+from tests.waiting import wait_until
 from waybill.identity.sealing import Unsealer
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.record import Batch, DeviceChannel, Position, Record, device_topic, encode
@@ -165,11 +165,10 @@ class AlertServers:
         config = self.stack.folder / f"alerts-{REGION}-alerts-{number}" / "alerts.toml"
         return read_alerts_status(load(AlertSettings, config).status)
 
-    def load(
-        self, fixes_per_s: int, seconds: float, name: str = "load"
-    ) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    def load(self, fixes_per_s: int, seconds: float) -> AbstractContextManager[subprocess.Popen[str]]:
         """So many fixes a second for so long, in a process that has begun."""
         assert self.stack.authority is not None
+        name = "load"
         devices = [device_name(name, number) for number in range(max(1, fixes_per_s // FIXES_PER_DEVICE_S))]
         settings = LoadSettings(
             port=self.stack.brokers[REGION].port,
@@ -187,18 +186,18 @@ class AlertServers:
 @contextmanager
 def alert_servers(folder: Path, processes: int, timed: int) -> Iterator[AlertServers]:
     """All runs, the fences are in force, the partitions are taken, and the link to the centre is slow."""
-    (folder / "topology.toml").write_text(_TOPOLOGY)
-    settings = StackSettings(pulsar=PulsarSettings(heap_mb=512, full_compiler=True))
     say("starting clusters eu and hq, the region's broker")
-    with LocalStack(folder / "stack", topology=folder / "topology.toml", settings=settings) as stack:
+    with measured_stack(folder, _TOPOLOGY, 512, 384) as stack:
         operator = stack_operator(stack.folder)
         versions = [make_version("fence", one) for one in features(timed)]
-        publish(
-            [stack.pulsar[REGION].service_url], versions, stack.access(), signing=Signing(operator.key, "a benchmark")
-        )
+        url, signing = stack.pulsar[REGION].service_url, Signing(operator.key, "a benchmark")
+        publish([url], versions, stack.access(), signing=signing)
         stack.links[f"{REGION}->{CENTRE}"].delay(ADDED_DELAY_S)
         say(f"{len(versions):,} fences published; starting the gateway and {processes} alert process(es)")
-        stack.add(_gateway(stack))
+        port = PortBook(stack.folder / "gateways.json").port(REGION)
+        # TLS and tokens, and no registry: insecure allows that alone here.
+        text = "insecure = true\n" + gateway_settings(stack, REGION, port)
+        stack.add(gateway_process(stack, REGION, port, text))
         alerts = [alert_process(stack, REGION, number) for number in range(1, processes + 1)]
         for one in alerts:
             _put_first(stack.add(one).pid)
@@ -209,14 +208,17 @@ def alert_servers(folder: Path, processes: int, timed: int) -> Iterator[AlertSer
 
 def _wait_until_taken(servers: AlertServers) -> None:
     """Returns once the partitions are shared and every process knows all fences."""
-    ends = time.monotonic() + _WITHIN_S
-    each = 2 // len(servers.processes)
-    while time.monotonic() < ends:
-        found = [servers.status(number) for number in range(1, len(servers.processes) + 1)]
-        if all(one.healthy and len(one.partitions_held) == each for one in found):
-            return
-        time.sleep(0.2)
-    raise TimeoutError(f"the partitions are not shared after {_WITHIN_S:.0f} s: {found}")
+    count = len(servers.processes)
+
+    def found() -> list[AlertsStatus]:
+        return [servers.status(number) for number in range(1, count + 1)]
+
+    wait_until(
+        lambda: all(one.healthy and len(one.partitions_held) == 2 // count for one in found()),
+        _WITHIN_S,
+        said=lambda: f"the partitions are not shared: {found()}",
+        every_s=0.2,
+    )
 
 
 def _put_first(pid: int | None) -> None:
@@ -225,22 +227,6 @@ def _put_first(pid: int | None) -> None:
     group = Path(f"/proc/{pid}/autogroup")
     if group.exists():
         group.write_text(ALERTS_NICE)
-
-
-def _gateway(stack: LocalStack) -> DaemonProcess:
-    port = PortBook(stack.folder / "gateways.json").port(REGION)
-    folder = stack.folder / "gateway"
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "gateway.toml"
-    # TLS and tokens, and no registry: insecure allows that alone here.
-    config.write_text("insecure = true\n" + gateway_settings(stack, REGION, port))
-    return DaemonProcess.python(
-        "gateway",
-        "gateway",
-        ["run", "--config", str(config)],
-        folder,
-        healthy_when=http_health(f"http://127.0.0.1:{port}/health"),
-    )
 
 
 _OPERATION_S = 30
@@ -256,11 +242,8 @@ class AlertReader:
         self._client = open_pulsar_client(stack.pulsar[cluster].service_url, stack.access(), timeout_s=_OPERATION_S)
         self._client.create_reader(ALERTS, pulsar.MessageId.latest, reader_listener=self._on_message)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(pulsar.PulsarException):
+    def close(self) -> None:
+        with suppress(pulsar.PulsarException):
             self._client.close()
 
     @property
@@ -295,16 +278,14 @@ def undisturbed(stack: LocalStack, timed: int) -> Undisturbed:
     rules = AlertRules(FenceSet(report.fences), GateSet(report.gates), ReportedTracks(), PublishedEventSettings())
     ids: set[str] = set()
     partition_of: dict[str, str] = {}
-    client = open_pulsar_client(stack.pulsar[REGION].service_url, stack.access(), timeout_s=_OPERATION_S)
-    try:
+    url, access = stack.pulsar[REGION].service_url, stack.access()
+    with closing(open_pulsar_client(url, access, timeout_s=_OPERATION_S)) as client:
         for partition in client.get_topic_partitions(BATCHES):
             live = LiveEvents(rules)
             for part in parts_of(_read(client, partition)):
                 partition_of.update((batch[1].header.device, partition) for batch in part.batches)
                 columns = FixColumns.of(part.batches)
                 ids.update(one.id for one in live.take(columns, part.messages[-1].publish_timestamp()))
-    finally:
-        client.close()
     return Undisturbed(ids, partition_of)
 
 
@@ -346,8 +327,7 @@ def load_batches(began_us: int, settings: LoadSettings, number: int) -> list[byt
 
 
 if __name__ == "__main__":
-    asked = LoadSettings(**json.loads(Path(sys.argv[1]).read_text()))
+    asked = settings_of_load()
     # the first batch is of the past by then: a fix ahead of the region's clock would be passed over
     start_us = time.time_ns() // 1000 - round(1e6 * len(asked.certificates) / asked.rate)
-    outcome: LoadResult = LoadFleet(asked, partial(load_batches, start_us)).run()
-    print(json.dumps(asdict(outcome)), flush=True)
+    run_load(asked, partial(load_batches, start_us))

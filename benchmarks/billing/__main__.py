@@ -1,19 +1,16 @@
-"""`make bench-billing`: billing's figures beside what is asked. `python -m benchmarks.billing PART...`: parts of it."""
+"""`make bench-billing`: billing's figures beside what is asked."""
 
-import argparse
-import tempfile
 from pathlib import Path
 
 from benchmarks.billing import costs
 from benchmarks.billing.fleets import FleetSize, Past
-from benchmarks.harness import print_figures, quiet
+from benchmarks.harness import benchmark_folder, parser_of, print_figures, quiet
 
 PARTS = ("rating", "close", "large-account", "show", "explain")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.billing", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, if none is named")
+    parser = parser_of(__doc__, PARTS)
     parser.add_argument("--payers", type=int, default=10_000, help="of `rating` and `close`")
     parser.add_argument("--full", action="store_true", help="`close` with the million devices that are asked for")
     parser.add_argument("--devices", type=int, default=10, help="of each payer")
@@ -29,21 +26,19 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="where the lakes of `explain` are kept, and are taken from again")
     asked = parser.parse_args()
     quiet()
-    parts = asked.parts or PARTS
     fleet = FleetSize(asked.payers, asked.devices, asked.rows, asked.scattered)
-    with tempfile.TemporaryDirectory(prefix="bench-billing-") as name:
-        folder = Path(name)
-        if "rating" in parts:
+    with benchmark_folder("billing") as folder:
+        if "rating" in asked.parts:
             print_figures("Rating a month", costs.rating(asked))
-        if "close" in parts:
+        if "close" in asked.parts:
             figures = costs.month(folder / "close", costs.FULL if asked.full else fleet)
             print_figures("A month closed and issued, Spark on two cores", figures)
-        if "large-account" in parts:
+        if "large-account" in asked.parts:
             large = FleetSize(payers=1, devices=asked.large, rows=asked.rows)
             print_figures("One payer with many devices", costs.large_account(folder / "large", large))
-        if "show" in parts:
+        if "show" in asked.parts:
             print_figures("One invoice of many", costs.show(folder / "show", asked.register, asked.issued_months))
-        if "explain" in parts:
+        if "explain" in asked.parts:
             past = Past.of(asked.records, asked.commits, asked.fences)
             print_figures("One line taken apart", costs.explain(asked.keep or folder, past))
 

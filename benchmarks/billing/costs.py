@@ -1,7 +1,6 @@
 """What billing costs. Each command is a process of its own, with Spark on two cores of this machine."""
 
 import json
-import re
 import resource
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.billing.fleets import DAYS, FIRST_DAY, FleetSize, Past, billable_lake, contracts, metered_lake, usage
-from benchmarks.harness import Figure
+from benchmarks.harness import Figure, limited, peak_mib
 from benchmarks.lakes import built, new_lake, unsynced
 from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate
 from cloud_jobs.billing.register.close import close_period, gc_disabled
@@ -31,7 +30,6 @@ from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 
-_PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 _PAUSE_S = 0.2
 
 
@@ -54,9 +52,9 @@ def ran(arguments: Sequence[str], output: Path) -> CommandCost:
         root = psutil.Process(process.pid)
         while process.poll() is None:
             with suppress(psutil.Error, OSError):
-                own = max(own, _peak_mib(process.pid))
+                own = max(own, peak_mib(process.pid))
                 below = [one.pid for one in root.children(recursive=True) if one.name() != "java"]
-                worker = max(worker, *map(_peak_mib, below), 0.0)
+                worker = max(worker, *map(peak_mib, below), 0.0)
             time.sleep(_PAUSE_S if time.perf_counter() - began > 1 else _PAUSE_S / 10)
         seconds = time.perf_counter() - began
     assert process.returncode == 0, f"{arguments} ended with {process.returncode}"
@@ -68,21 +66,10 @@ def _worked_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _peak_mib(pid: int) -> float:
-    found = _PEAK.search(Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
-    return int(found[1]) / 1024 if found else 0.0
-
-
-def imported_mib(module: str, folder: Path) -> float:
+def imported_mib(module: str) -> float:
     """MiB of a process that only imports a module, and so what is held before any work is done."""
-    probe = folder / "probe.py"
-    probe.write_text(
-        f"import re, {module}\nfrom pathlib import Path\n"
-        f"print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n",
-        encoding="utf-8",
-    )
-    done = subprocess.run([sys.executable, str(probe)], capture_output=True, check=True, text=True, cwd=Path.cwd())
-    return int(done.stdout) / 1024
+    program = f"import {module}; from benchmarks.harness import peak_mib; print(peak_mib())"
+    return float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout)
 
 
 GROUP = 500
@@ -108,10 +95,8 @@ def rating(asked: Namespace) -> Iterator[Figure]:
     size = f"{asked.payers:,} payers, {fleet.all_devices:,} devices, {fleet.all_rows:,} rows: {charges:,} charges"
     yield Figure(f"rating, one core; {size}", f"{spent:.1f} s, {spent / fleet.all_rows * 1e6:.1f} s for a million rows")
     full = spent * FULL_DEVICES / fleet.all_devices
-    yield Figure(
-        f"{FULL_DEVICES:,} devices, by the ratio", f"{full:.1f} s", f"< {RATING_S} s of a core", full < RATING_S
-    )
-    yield Figure("largest resident memory", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    yield limited(f"{FULL_DEVICES:,} devices, by the ratio", full, "<", RATING_S, "{:.1f} s of a core")
+    yield Figure("largest resident memory", f"{peak_mib():.0f} MiB")
 
 
 FULL = FleetSize(payers=100_000, devices=10, rows=30)
@@ -157,14 +142,11 @@ def month(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
         # what each device takes, and what a run takes whatever is in it
         each = (more - less) / max(many - few, 1)
         full, what = less + each * (FULL.all_devices - few), "both, not run: on the line through the two sizes"
+    what += f"; {FULL.payers:,} payers, {FULL.all_devices:,} devices"
     # with few payers, or much other work, the larger size may take no longer than the smaller one
-    answer = f"{full:.0f} s" if full >= more else "not known: these sizes are too small to say"
-    yield Figure(
-        f"{what}; {FULL.payers:,} payers, {FULL.all_devices:,} devices",
-        answer,
-        f"< {LIMIT_S} s",
-        full < LIMIT_S if full >= more else None,
-    )
+    is_known = full >= more
+    unknown = Figure(what, "not known: these sizes are too small to say", f"< {LIMIT_S} s")
+    yield limited(what, full, "<", LIMIT_S, "{:.0f} s") if is_known else unknown
 
 
 def large_account(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
@@ -174,7 +156,7 @@ def large_account(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
     shown = ran([*REGISTER, "show", number, "--lake", str(lake), "--json"], folder / "shown.json")
     # a clerk's command imports less than its module would by itself: it starts without pandas
     register = ran([*REGISTER, "show", "--help"], folder / "help.txt").own_mib
-    job = imported_mib("cloud_jobs.jobs", folder)
+    job = imported_mib("cloud_jobs.jobs")
     asked = f"at most {MEMORY_MIB} MiB above the import"
     for name, mib, empty, seconds in (
         ("close, driver", closed.own_mib, job, closed.seconds),

@@ -1,6 +1,5 @@
 """What age costs: the same 100 batches after many commits, many buffers, many records. Without Spark."""
 
-import re
 import statistics
 import time
 from argparse import Namespace
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks import lakes
-from benchmarks.harness import Figure, quiet
+from benchmarks.harness import Figure, peak_mib, quiet
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.ingest.parts import write_part
@@ -94,14 +93,7 @@ def _measure(lake: Lake) -> AgeResult:
     writer = MicroBatchWriter(lake)
     opened = time.perf_counter() - began
     times = [take_in(lake, writer, fleet.batches()) for _ in range(ROUNDS)]
-    return AgeResult(statistics.median(times[5:]), opened, _peak_mb())
-
-
-def _peak_mb() -> float:
-    # not `ru_maxrss`: a process that was started begins with that of the one which started it
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-    assert found is not None
-    return int(found[1]) / 1024
+    return AgeResult(statistics.median(times[5:]), opened, peak_mib())
 
 
 def with_buffers(folder: Path, buffers: int, gaps: int) -> Lake:

@@ -5,7 +5,6 @@ import statistics
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from typing import Any
 import pulsar
 from pyspark.sql import SparkSession
 
-from benchmarks.harness import Figure, percentile
+from benchmarks.harness import Figure, limited, percentile
 from benchmarks.lakes import TENANT, batch_of_fixes, fleet
+from benchmarks.stacks import running
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.lake.tables import Lake
@@ -58,17 +58,6 @@ def settings_of(
         "ingest": {"topics": [topic]} | ingest,
     }
     return CloudSettings.model_validate(where | given)
-
-
-@contextmanager
-def object_store(folder: Path) -> Iterator[ObjectStore]:
-    store = ObjectStore(folder / "object-store")
-    store.start()
-    try:
-        store.wait()
-        yield store
-    finally:
-        store.stop()
 
 
 def start_us() -> int:
@@ -118,7 +107,7 @@ def throughput(
 
 def full(spark: SparkSession, place: LiveCluster, folder: Path) -> Iterator[Figure]:
     """Full micro-batches with the lake in a folder and on S3, and how fast the second is beside the first."""
-    with object_store(folder) as store:
+    with running(ObjectStore(folder / "object-store")) as store:
         # not counted: Spark compiles, and what is measured first would be the slower one
         throughput(spark, place, folder / "warm", LOADS[0])
         for load in LOADS:
@@ -126,8 +115,8 @@ def full(spark: SparkSession, place: LiveCluster, folder: Path) -> Iterator[Figu
             yield shown
             there, shown = throughput(spark, place, folder / f"s3-{load.size}", load, store)
             yield shown
-            what, met = f"{load.size} records a batch, S3 against a folder", there >= 0.8 * here
-            yield Figure(what, f"{there / here:.2f} times", "at least 0.8 times", met)
+            what = f"{load.size} records a batch, S3 against a folder"
+            yield limited(what, there / here, ">=", 0.8, "{:.2f} times")
 
 
 def light(spark: SparkSession, place: LiveCluster, folder: Path) -> list[Figure]:
@@ -149,9 +138,9 @@ def light(spark: SparkSession, place: LiveCluster, folder: Path) -> list[Figure]
     latencies, took_s = _latencies_s(settings.tables, LIGHT_WARM_UP * 10), statistics.median(taken) / 1000
     p50, p99 = (percentile(latencies, share) for share in (0.5, 0.99))
     return [
-        Figure("light: from Pulsar's receipt to a committed row, p99", f"{p99:.2f} s", "under 1 s", p99 < 1),
+        limited("light: from Pulsar's receipt to a committed row, p99", p99, "<", 1, "{:.2f} s"),
         Figure("light: the same, median", f"{p50:.2f} s"),
-        Figure("light: micro-batch from plan to commit, median", f"{took_s:.2f} s", "under 0.6 s", took_s < 0.6),
+        limited("light: micro-batch from plan to commit, median", took_s, "<", 0.6, "{:.2f} s"),
     ]
 
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from benchmarks.harness import Figure
+from benchmarks.harness import Figure, limited
 from benchmarks.lakes import add_records, fix_rows, new_lake
+from benchmarks.stacks import running
 from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.spark import start_spark
@@ -46,8 +47,7 @@ def rows(folder: Path) -> Iterator[Figure]:
             run(spark, copied(warm, folder / f"warm-{executors}"))
             took[executors] = run(spark, copied(lake, folder / f"whole-{executors}"))
     rate, ratio = FIXES / took[1], took[1] / took[2]
-    what = f"usage of {FIXES:,} fixes, one executor of one core"
-    yield Figure(what, f"{rate:,.0f}/s", f"at least {_RATE:,} fixes/s", rate >= _RATE)
+    yield limited(f"usage of {FIXES:,} fixes, one executor of one core", rate, ">=", _RATE, "{:,.0f} fixes/s")
     shown = f"{ratio:.2f} times ({took[1]:.1f} s, {took[2]:.1f} s)"
     yield Figure("usage, two executors against one", shown, "at least 1.7 times", ratio >= 1.7)
     yield from late_fixes(folder)
@@ -55,8 +55,7 @@ def rows(folder: Path) -> Iterator[Figure]:
 
 def late_fixes(folder: Path) -> Iterator[Figure]:
     """One fix of an hour long computed, after histories of three sizes: on this machine, without executors."""
-    spark = start_spark("bench-usage", SparkSettings(master="local[2]"))
-    try:
+    with start_spark("bench-usage", SparkSettings(master="local[2]")) as spark:
         for count in HISTORIES:
             lake = history(folder / f"late-{count}", count)
             run(spark, lake)
@@ -66,8 +65,6 @@ def late_fixes(folder: Path) -> Iterator[Figure]:
                 taken.append(run(spark, lake))
             what = f"usage after one late fix, {count:,} fixes before"
             yield Figure(what, f"{statistics.median(taken):.2f} s", "as long for each")
-    finally:
-        spark.stop()
 
 
 def run(spark: SparkSession, lake: Lake) -> float:
@@ -82,27 +79,17 @@ def run(spark: SparkSession, lake: Lake) -> float:
 def executors_of(folder: Path, executors: int) -> Iterator[SparkSession]:
     folder.mkdir(parents=True)
     cluster = SparkCluster(folder, PortBook(folder / "ports.json"), workers=executors)
-    servers = [cluster.master, *cluster.workers]
-    try:
-        for server in servers:
-            server.start()
-            server.wait()
+    with running(cluster.master, *cluster.workers) as master:
         settings = SparkSettings(
-            master=cluster.master.url,
+            master=master.url,
             driver_host="127.0.0.1",
-            python=str(cluster.master.python),
+            python=str(master.python),
             executor_memory="700m",
             executor_cores=1,
             max_cores=executors,
         )
-        spark = start_spark("bench-usage", settings)
-        try:
+        with start_spark("bench-usage", settings) as spark:
             yield spark
-        finally:
-            spark.stop()
-    finally:
-        for server in reversed(servers):
-            server.stop()
 
 
 def copied(lake: Lake, folder: Path) -> Lake:

@@ -10,17 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from benchmarks.gateway.device_load import packet, text
+from benchmarks.gateway.device_load import CONNACK, PUBLISH, SUBACK, connected, packet, subscribe_packet, text
 from waybill.mqtt.mqtt_client import MqttMessage, read_publish, remaining_length
-from waybill.record import (
-    VEHICLE_POSITION,
-    Ack,
-    DeviceChannel,
-    decode,
-    device_filter,
-    encode_ack,
-    read_header,
-)
+from waybill.record import VEHICLE_POSITION, Ack, DeviceChannel, decode, device_filter, encode_ack, read_header
 
 FIRST_MS = 1_767_603_422_000
 TOPIC = VEHICLE_POSITION.encode()
@@ -53,8 +45,7 @@ class Publisher:
     """MQTT 3.1.1, QoS 1, at most `WINDOW` messages unacknowledged."""
 
     def __init__(self, port: int, client_id: bytes = b"load") -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected(port, 60)
         body = b"\x00\x04MQTT\x04\x02\x00\x00" + struct.pack(">H", len(client_id)) + client_id
         self._socket.sendall(bytes([0x10, len(body)]) + body)
         assert self._socket.recv(4)[:2] == b"\x20\x02"
@@ -93,8 +84,6 @@ class Publisher:
 
 LIVE_MS = FIRST_MS + 10**9
 """Live messages have times from here on; their place says when they were sent."""
-BATCHES = device_filter(DeviceChannel.BATCH).encode()
-CONNACK, PUBLISH, SUBACK = 2, 3, 9
 
 
 class Sink:
@@ -152,12 +141,11 @@ class Sink:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=0.2) as sock:
+            with suppress(OSError), connected(self._port, 0.2) as sock:
                 self._listen(sock)
             self._closing.wait(0.02)
 
     def _listen(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.sendall(_connect())
         rest = b""
         while not self._closing.is_set():
@@ -185,7 +173,7 @@ class Sink:
                 self._arrived.append((at_s, message.payload))
                 self.records += self._acknowledged(message, answers)
             elif kind == CONNACK:
-                answers += _subscribe()
+                answers += subscribe_packet(device_filter(DeviceChannel.BATCH))
             elif kind == SUBACK:
                 self._ready.set()
         return data[end:]
@@ -214,7 +202,3 @@ def _connect() -> bytes:
     """MQTT 5, the old session if there is one, kept for an hour, no bound on what is unacknowledged."""
     properties = b"\x05\x11" + struct.pack(">I", 3600)
     return packet(0x10, text(b"MQTT") + b"\x05\x00" + struct.pack(">H", 0) + properties + text(b"sink"))
-
-
-def _subscribe() -> bytes:
-    return packet(0x82, struct.pack(">H", 1) + b"\x00" + text(BATCHES) + b"\x01")

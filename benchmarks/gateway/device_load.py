@@ -18,6 +18,7 @@ from typing import Any
 
 import msgpack
 
+from benchmarks.harness import percentile
 from waybill.record import Batch, DeviceChannel, Raw, Record, device_topic, encode
 
 TENANT = "fleet"
@@ -25,7 +26,7 @@ RECORDS = 20
 READY = 16
 """Batches that a device has ready; its window is smaller, so that none is under way twice."""
 _OVERHEAD_BYTES = 150
-_CONNECT, _PUBLISH, _PUBACK, _SUBACK = 0x10, 3, 4, 9
+CONNACK, PUBLISH, SUBACK = 2, 3, 9
 _ACK_QOS_1 = b"\x40\x02"
 
 
@@ -117,7 +118,7 @@ class Device:
         self._records = settings.records
         self.socket = _connected(settings, number)
         self.socket.sendall(_connect(f"{settings.tenant}/{device}"))
-        self.socket.sendall(_subscribe(device_topic(settings.tenant, device, DeviceChannel.ACK)))
+        self.socket.sendall(subscribe_packet(device_topic(settings.tenant, device, DeviceChannel.ACK)))
         self._received = b""
         self.outgoing = bytearray()
         self.is_ready = False
@@ -159,9 +160,9 @@ class Device:
             if begin + length > len(data):
                 break
             kind = data[at] >> 4
-            if kind == _PUBLISH:
+            if kind == PUBLISH:
                 done += self._on_ack(data, at, begin, begin + length)
-            elif kind == _SUBACK:
+            elif kind == SUBACK:
                 self.is_ready = True
             at = begin + length
         self._received = data[at:]
@@ -185,7 +186,7 @@ class Device:
 class LoadFleet:
     """All devices, and the loop that serves them."""
 
-    def __init__(self, settings: LoadSettings, make: Callable[[LoadSettings, int], list[bytes]] = packets_of) -> None:
+    def __init__(self, settings: LoadSettings, make: Callable[[LoadSettings, int], list[bytes]]) -> None:
         self._settings = settings
         count = len(settings.certificates)
         self._devices = [Device(settings, number, make(settings, number)) for number in range(count)]
@@ -222,14 +223,9 @@ class LoadFleet:
         until_s = time.monotonic() + 5
         while any(device.sent_s for device in self._devices) and time.monotonic() < until_s:
             self._turn(0.1, sends=False)
-        ordered = sorted(self._latencies) or [float("nan")]
-        return LoadResult(
-            acknowledged=acknowledged,
-            p50_ms=ordered[len(ordered) // 2] * 1000,
-            p99_ms=ordered[int(len(ordered) * 0.99)] * 1000,
-            left=sum(len(device.sent_s) for device in self._devices),
-            unsent=self._unsent,
-        )
+        p50_ms, p99_ms = (percentile(self._latencies, share) * 1000 for share in (0.5, 0.99))
+        left = sum(len(device.sent_s) for device in self._devices)
+        return LoadResult(acknowledged, p50_ms, p99_ms, left, self._unsent)
 
     def _fill(self) -> None:
         for device in self._devices:
@@ -277,20 +273,25 @@ class LoadFleet:
 
 
 def _connected(settings: LoadSettings, number: int) -> Any:
-    plain = socket.create_connection(("127.0.0.1", settings.port), timeout=30)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     ca, certificate, key = settings.certificates[number]
     context = ssl.create_default_context(cafile=ca)
     context.load_cert_chain(certificate, key)
-    return context.wrap_socket(plain, server_hostname="127.0.0.1")
+    return context.wrap_socket(connected(settings.port, 30), server_hostname="127.0.0.1")
+
+
+def connected(port: int, timeout_s: float) -> socket.socket:
+    """A connection that sends each write at once."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout_s)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return plain
 
 
 def _connect(client_id: str) -> bytes:
     # MQTT 5, a new session that ends with the connection; no ping is due within the benchmark.
-    return packet(_CONNECT, text(b"MQTT") + b"\x05\x02" + struct.pack(">H", 3600) + b"\x00" + text(client_id.encode()))
+    return packet(0x10, text(b"MQTT") + b"\x05\x02" + struct.pack(">H", 3600) + b"\x00" + text(client_id.encode()))
 
 
-def _subscribe(topic: str) -> bytes:
+def subscribe_packet(topic: str) -> bytes:
     return packet(0x82, struct.pack(">H", 1) + b"\x00" + text(topic.encode()) + b"\x01")
 
 
@@ -308,10 +309,14 @@ def packet(first: int, body: bytes) -> bytes:
             return bytes(digits) + body
 
 
-def main() -> None:
-    raw = json.loads(Path(sys.argv[1]).read_text())
-    print(json.dumps(asdict(LoadFleet(LoadSettings(**raw)).run())), flush=True)
+def settings_of_load() -> LoadSettings:
+    """What the process of `running_load` is to do."""
+    return LoadSettings(**json.loads(Path(sys.argv[1]).read_text()))
+
+
+def run_load(settings: LoadSettings, make: Callable[[LoadSettings, int], list[bytes]]) -> None:
+    print(json.dumps(asdict(LoadFleet(settings, make).run())), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_load(settings_of_load(), packets_of)

@@ -1,10 +1,11 @@
 """A real region on loopback: TLS, tokens, least rights, a signed registry, the access daemon; and what it spends."""
 
 import hashlib
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,15 +15,8 @@ import httpx
 from cryptography.x509 import random_serial_number
 
 from benchmarks.gateway.device_load import LoadSettings, device_name, running_load
-from deploy.local import (
-    DaemonProcess,
-    LocalStack,
-    PulsarSettings,
-    StackSettings,
-    free_port,
-    http_health,
-    stack_operator,
-)
+from benchmarks.stacks import measured_stack
+from deploy.local import DaemonProcess, LocalStack, free_port, http_health, stack_operator
 from deploy.local.credentials import LocalAuthority
 from deploy.local.stack_settings import gateway_settings
 from tests.waiting import wait_until
@@ -76,6 +70,14 @@ grants."fleet/access/confirmations" = ["consume"]
 """
 
 
+def gateway_process(stack: LocalStack, name: str, port: int, settings: str) -> DaemonProcess:
+    folder, healthy = stack.folder / f"gateway-{name}", http_health(f"http://127.0.0.1:{port}/health")
+    config = stack.folder / f"gateway-{name}.toml"
+    config.write_text(settings)
+    words, environment = ["run", "--config", str(config)], {"PYTHONPATH": str(Path.cwd())}
+    return DaemonProcess.python(folder.name, "gateway", words, folder, env=environment, healthy_when=healthy)
+
+
 class Gateway:
     """One gateway process with the settings of the local stack."""
 
@@ -83,20 +85,9 @@ class Gateway:
         name, port = f"{REGION}-{number}", free_port()
         stack.client_files(f"gateway@{name}", REGION)
         text = gateway_settings(stack, REGION, port).replace("[tenants.loud]\n", f"[tenants.loud]\n{limits}\n")
-        text = text.replace(f'name = "{REGION}-1"', f'name = "{name}"').replace(
-            f"gateway@{REGION}-1", f"gateway@{name}"
-        )
-        config = stack.folder / f"gateway-{name}.toml"
-        config.write_text(text)
+        text = re.sub(rf'(name = "|gateway@){REGION}-1', rf"\g<1>{name}", text)
         self._url = f"http://127.0.0.1:{port}"
-        self.process = DaemonProcess.python(
-            f"gateway-{name}",
-            "gateway",
-            ["run", "--config", str(config)],
-            stack.folder / f"gateway-{name}",
-            env={"PYTHONPATH": str(Path.cwd())},
-            healthy_when=http_health(f"{self._url}/health"),
-        )
+        self.process = gateway_process(stack, name, port, text)
 
     def known_devices(self) -> int:
         return int(self.metrics()["waybill_gateway_registry_devices"])
@@ -154,17 +145,11 @@ class MeasuredRegion:
 
 @contextmanager
 def region(folder: Path) -> Iterator[MeasuredRegion]:
-    topology = folder / "topology.toml"
-    topology.write_text(_TOPOLOGY)
     # the same cluster serves pulsar-perf
-    settings = StackSettings(pulsar=PulsarSettings(heap_mb=768, direct_mb=768, full_compiler=True))
-    with LocalStack(folder / "stack", topology=topology, settings=settings) as stack:
+    with measured_stack(folder, _TOPOLOGY) as stack:
         url, access = stack.pulsar[REGION].service_url, stack.access("fleet-operator")
-        registry = RegistryPublisher(url, access, sign=signed_by(stack_operator(stack.folder).key))
-        try:
+        with closing(RegistryPublisher(url, access, sign=signed_by(stack_operator(stack.folder).key))) as registry:
             yield MeasuredRegion(stack, registry)
-        finally:
-            registry.close()
 
 
 def device_certificates(

@@ -4,7 +4,6 @@ import resource
 import select
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -16,12 +15,12 @@ import httpx
 
 from benchmarks.gateway.device_load import TENANT, result_of
 from benchmarks.gateway.region import REGION, MeasuredRegion, known_device, region
-from benchmarks.harness import Figure, benchmark_folder, percentile, print_figures
+from benchmarks.harness import Figure, benchmark_folder, limited, percentile, print_figures
 from deploy.demo.processes import open_session
 from tests.system.access_region import has_ended
 from waybill.identity.registry import DeviceChange, DeviceEntry, revoke
 
-SINGLE, BURST = 200, 1000
+DEVICES, SINGLE, BURST = 10_000, 200, 1000
 LOADED_RATE, LOADED_DEVICES, LOADED_S = 3000.0, 200, 40.0
 ASKED_S = 1.0
 MOST_OF_LOAD = 0.95
@@ -44,12 +43,12 @@ def open_sessions(place: MeasuredRegion, devices: list[str]) -> dict[str, socket
         return dict(pool.map(lambda one: session(one[0], *one[1]), zip(devices, files, strict=True)))
 
 
-def main(devices: int = 10_000) -> bool:
+def main() -> bool:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         with benchmark_folder("revocation") as folder, region(folder) as place:
-            return print_figures("Revocations", _measure(place, devices))
+            return print_figures("Revocations", _measure(place, DEVICES))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -78,8 +77,7 @@ def _measure(place: MeasuredRegion, devices: int) -> Iterator[Figure]:
         p50, p99 = (f"{percentile(took, share) * 1000:.0f} ms" for share in (0.5, 0.99))
         met = percentile(took, 0.99) < ASKED_S
         yield Figure(f"revoked to disconnected, {what}, p50 and p99", f"{p50}, {p99}", f"p99 < {ASKED_S:.0f} s", met)
-    least = MOST_OF_LOAD * LOADED_RATE
-    yield Figure("batches a second beside them", f"{rates[0]:,.0f}", f">= {least:,.0f}", rates[0] >= least)
+    yield limited("batches a second beside them", rates[0], ">=", MOST_OF_LOAD * LOADED_RATE)
 
 
 @contextmanager
@@ -136,7 +134,3 @@ def _ended(sessions: Iterable[socket.socket]) -> int:
     for session in sessions:
         poll.register(session, select.POLLIN)
     return len(poll.poll(0))
-
-
-if __name__ == "__main__":
-    sys.exit(0 if main(*(int(argument) for argument in sys.argv[1:2])) else 1)

@@ -1,20 +1,19 @@
 """What goes through gateways on real servers, beside `pulsar-perf`, 100,000 known devices, and a noisy tenant."""
 
+import os
 import re
 import subprocess
-import sys
 import time
-from contextlib import ExitStack
 from statistics import median
 from tempfile import gettempdir
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
 from benchmarks.gateway.device_load import TENANT, result_of
 from benchmarks.gateway.region import REGION, Gateway, MeasuredRegion, region
-from benchmarks.harness import Figure, benchmark_folder, print_figures
-from deploy.local.pulsar import java, pulsar_home
+from benchmarks.harness import benchmark_folder, limited, print_figures
+from deploy.local.pulsar import pulsar_home
 from tests.waiting import wait_until
 from waybill.pulsar.pulsar_client import PulsarAccess
 
@@ -32,9 +31,6 @@ _PERSIST = "waybill_gateway_persist_seconds_bucket"
 
 def perf_rate(service_url: str, access: PulsarAccess, topic: str, size: int, seconds: int) -> float:
     """Messages of that size a second by `pulsar-perf produce`, with Pulsar's own settings for batching."""
-    home = pulsar_home()
-    packages = ("java.base/java.nio", "java.base/jdk.internal.misc")
-    opened = [word for package in packages for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
     # without a bound it takes more messages than its memory holds, and stands still for ever
     arguments = f"--service-url {service_url} --size {size} --rate 1000000 --max-outstanding 1000".split()
     arguments += ["--test-duration", str(seconds)]
@@ -43,16 +39,11 @@ def perf_rate(service_url: str, access: PulsarAccess, topic: str, size: int, sec
         arguments += ["--auth-params", access.token_file.as_uri()]
     if access.tls_ca is not None:
         arguments += ["--trust-cert-file", str(access.tls_ca)]
-    command = [
-        *(java(), "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", *opened),
-        "-Dio.netty.tryReflectionSetAccessible=true",
-        "-Dorg.apache.pulsar.shade.io.netty.tryReflectionSetAccessible=true",
-        *(f"-Dlog4j.configurationFile={home / 'conf/log4j2.yaml'}", "-Dpulsar.log.appender=Console"),
-        f"-Dpulsar.log.dir={gettempdir()}",
-        *("-cp", f"{home}/lib/*", "org.apache.pulsar.testclient.PulsarPerfTestTool", str(home / "conf/client.conf")),
-        *("produce", *arguments, topic),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
+    command = [str(pulsar_home() / "bin" / "pulsar-perf"), "produce", *arguments, topic]
+    environment = {"OPTS": "-Xmx512m -XX:MaxDirectMemorySize=512m -XX:+UseSerialGC", "PULSAR_LOG_DIR": gettempdir()}
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=seconds + 60, check=False
+    )
     rates = re.findall(r"(?:Throughput produced:|Aggregated throughput).*?--- +([\d.]+) msg/s", done.stdout)
     if not rates:
         raise RuntimeError(f"pulsar-perf says nothing of its rate:\n{(done.stdout + done.stderr)[-2000:]}")
@@ -138,29 +129,18 @@ def main() -> bool:
         print(f"pulsar-perf produce, {size >> 10:2} kB: {perf[size]:9,.0f} messages/s; the gateway {share:.0%} of it")
     # each with a core of its own, two would take twice the batches of one, divided by how much dearer a batch is
     two_of_one = 2 * full.cpu_s / two.cpu_s
-    of_perf, receipt_ms = large.bytes_rate / (perf[LARGE] * LARGE), half.receipt_ms[1]
+    of_perf = large.bytes_rate / (perf[LARGE] * LARGE)
     unsent = half.unsent / (TARGET_RATE / 2 * (HALF_WARM_UP_S + MEASURED_S + 1))
     mib = max(one.resident_mib for one in (full, half, large, two))
-    what = "batches of 2 kB a second"
     return print_figures(
         "Gateways",
         [
-            Figure(what, f"{full.rate:,.0f}", f">= {TARGET_RATE:,.0f}", full.rate >= TARGET_RATE),
-            Figure("bytes of pulsar-perf, 16 kB", f"{of_perf:.0%}", f">= {HALF_OF_PERF:.0%}", of_perf >= HALF_OF_PERF),
-            Figure(
-                "two processes of one, by processor time a batch",
-                f"{two_of_one:.2f} times",
-                f">= {TWO_OF_ONE} times",
-                two_of_one >= TWO_OF_ONE,
-            ),
-            Figure(
-                "MQTT-in to receipt at half load, p99",
-                f"{receipt_ms:.1f} ms",
-                f"< {MOST_RECEIPT_MS:.0f} ms",
-                receipt_ms < MOST_RECEIPT_MS,
-            ),
-            Figure("half a load: not sent when due", f"{unsent:.1%}", f"<= {MOST_UNSENT:.0%}", unsent <= MOST_UNSENT),
-            Figure("memory of a gateway, the most", f"{mib:.0f} MiB", f"< {MOST_MIB:.0f} MiB", mib < MOST_MIB),
+            limited("batches of 2 kB a second", full.rate, ">=", TARGET_RATE),
+            limited("bytes of pulsar-perf, 16 kB", of_perf, ">=", HALF_OF_PERF, "{:.0%}"),
+            limited("two processes of one, by processor time a batch", two_of_one, ">=", TWO_OF_ONE, "{:.2f} times"),
+            limited("MQTT-in to receipt at half load, p99", half.receipt_ms[1], "<", MOST_RECEIPT_MS, "{:.1f} ms"),
+            limited("half a load: not sent when due", unsent, "<=", MOST_UNSENT, "{:.1%}"),
+            limited("memory of a gateway, the most", mib, "<", MOST_MIB, "{:.0f} MiB"),
         ],
     )
 
@@ -178,7 +158,7 @@ def fleet() -> bool:
             print(f"{MANY_DEVICES:,} devices read in {time.monotonic() - began_s:.0f} s after it was healthy")
             mib = measure(place, "half the load", batch_bytes=SMALL, rate=FLEET_RATE).resident_mib
     what = f"memory of a gateway with {MANY_DEVICES:,} devices"
-    return print_figures("A fleet", [Figure(what, f"{mib:.0f} MiB", f"< {MOST_MIB:.0f} MiB", mib < MOST_MIB)])
+    return print_figures("A fleet", [limited(what, mib, "<", MOST_MIB, "{:.0f} MiB")])
 
 
 CALM, LOUD = "calm", "loud"
@@ -189,12 +169,11 @@ MOST_LONGER, MOST_OF_NOISE = 1.2, 0.9
 
 def _noisy_phase(place: MeasuredRegion, gateway: Gateway, loud_rate: float) -> float:
     """p99 of the calm tenant in ms, from the moment a batch was due."""
-    facts = (NOISY_S, NOISY_SKIP_S)
-    with ExitStack() as stack:
-        load = place.load(CALM, NOISY_DEVICES, CALM_RATE, *facts, batch_bytes=SMALL, waits=True)
-        calm = stack.enter_context(load)
-        load = place.load(LOUD, NOISY_DEVICES, loud_rate, *facts, batch_bytes=SMALL, waits=True, deaf=True)
-        loud = stack.enter_context(load)
+    facts: dict[str, Any] = {"seconds": NOISY_S, "skip_s": NOISY_SKIP_S, "batch_bytes": SMALL, "waits": True}
+    with (
+        place.load(CALM, NOISY_DEVICES, CALM_RATE, **facts) as calm,
+        place.load(LOUD, NOISY_DEVICES, loud_rate, deaf=True, **facts) as loud,
+    ):
         for one in (calm, loud):
             print("go", file=one.stdin, flush=True)
         time.sleep(NOISY_SKIP_S)
@@ -225,13 +204,5 @@ def noisy() -> bool:
     with benchmark_folder("noisy") as folder, region(folder) as place, place.running(1, limit) as (gateway,):
         turns = [[_noisy_phase(place, gateway, LOUD_RATE * times) for times in (1, NOISE)] for _ in range(TURNS)]
     quiet, noise = (median(values) for values in zip(*turns, strict=True))
-    what, asked, met = (
-        "p99 of the calm tenant beside the noise",
-        f"<= {MOST_LONGER} times",
-        noise <= MOST_LONGER * quiet,
-    )
-    return print_figures("A noisy tenant", [Figure(what, f"{noise / quiet:.2f} times", asked, met)])
-
-
-if __name__ == "__main__":
-    sys.exit(0 if main() else 1)
+    longer = limited("p99 of the calm tenant beside the noise", noise / quiet, "<=", MOST_LONGER, "{:.2f} times")
+    return print_figures("A noisy tenant", [longer])

@@ -3,7 +3,6 @@
 Each size of fence set has a process of its own, which never held the fences as they were made.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -20,6 +19,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import shapely
 
+from benchmarks.harness import parser_of
 from benchmarks.spatial.worlds import outlines, polygons, read, scattered, vehicles
 from geo.spatial import (
     EventSettings,
@@ -201,15 +201,14 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="only these parts")
+    parser = parser_of(__doc__, PARTS)
     parser.add_argument("--json", action="store_true", help="one part, as JSON")
     options = parser.parse_args()
     if options.json:
         json.dump(PARTS[options.parts[0]](), sys.stdout)
         return
     print("| what | figure | with |\n|---|---:|---|")
-    for part in options.parts or PARTS:
+    for part in options.parts:
         command = [sys.executable, "-m", "benchmarks.spatial", part, "--json"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=1800)
         for row in json.loads(done.stdout):

@@ -1,7 +1,5 @@
 """`python -m benchmarks.spatial.jobs`: a hot cell and a skewed device in the real jobs, wall time on `local[2]`."""
 
-import argparse
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -9,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import shapely
 from pyspark.sql import SparkSession
 
-from benchmarks.harness import Figure, print_figures
+from benchmarks.harness import Figure, benchmark_folder, parser_of, print_figures
 from benchmarks.lakes import fix_rows
 from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from cloud_jobs.geofence.job import compute_events
@@ -66,11 +65,10 @@ def drives(share: float, total: int = 1_000_000, devices: int = 100, days: int =
 
 
 def town(count: int = 400) -> Iterator[dict[str, object]]:
-    """Squares of 800 m all over the town."""
+    """Rectangles of 500 m all over the town."""
     for number in range(count):
         x, y = 7.9 + 0.01 * (number % 20), 49.93 + 0.007 * (number // 20)
-        ring = [[x, y], [x + 0.007, y], [x + 0.007, y + 0.005], [x, y + 0.005], [x, y]]
-        shape = {"type": "Polygon", "coordinates": [ring]}
+        shape = shapely.geometry.mapping(shapely.box(x, y, x + 0.007, y + 0.005))
         yield {"type": "Feature", "properties": {"id": f"zone-{number:03}"}, "geometry": shape}
 
 
@@ -109,15 +107,11 @@ def measured(spark: SparkSession, folder: Path, only: str) -> Iterator[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("only", nargs="?", default="", help="only the rows whose name holds this")
     options = parser.parse_args()
-    spark = start_spark("waybill-bench", SparkSettings())
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            print_figures("Spatial jobs, `local[2]`", measured(spark, Path(folder), options.only))
-    finally:
-        spark.stop()
+    with start_spark("waybill-bench", SparkSettings()) as spark, benchmark_folder("jobs") as folder:
+        print_figures("Spatial jobs, `local[2]`", measured(spark, folder, options.only))
 
 
 if __name__ == "__main__":
