@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
@@ -385,6 +386,7 @@ NULL_ISLAND_E7 = 10  # 1e-6 degrees
 SPIKE_MPS, SPIKE_US = 10.0, 60 * 1_000_000
 
 
+@lru_cache(maxsize=65_536)  # the checks of a fix measure each step several times
 def metres(latitude_a: float, longitude_a: float, latitude_b: float, longitude_b: float) -> float:
     """The length of the WGS84 geodesic between two places in degrees."""
     length: float = Geodesic.WGS84.Inverse(latitude_a, longitude_a, latitude_b, longitude_b, Geodesic.DISTANCE)["s12"]
