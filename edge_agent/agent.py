@@ -62,7 +62,8 @@ def counters_of(agent: Agent) -> dict[str, Any]:
         "batches_sent": sent.batches,
         "batches_again": sent.resent,
         "heartbeats_sent": agent.drainer.statements.heartbeats,
-        "records_sent": sent.records,
+        "records_sent": sent.records.total(),
+        "sent_by_class": {one.name: sent.records[index] for index, one in enumerate(agent.settings.classes)},
         "wire_bytes_sent": agent.link_budget.sent_bytes,
         "wire_bytes_received": agent.link_budget.received_bytes,
     }

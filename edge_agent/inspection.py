@@ -74,11 +74,7 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
         ).fetchone()
         newest = connection.execute("SELECT id, last FROM batches ORDER BY id DESC LIMIT 1").fetchone()
         classes = _classes(connection, settings)
-        (oldest_ms,) = connection.execute(
-            "SELECT min(wall_ms) FROM batches WHERE records > 0 AND wall_ms >= ?"
-            " AND id NOT IN (SELECT id FROM dead_letter_batches)",
-            (SET_CLOCK_MS,),
-        ).fetchone()
+        ages_s = [one["oldest_age_s"] for one in classes.values() if one["oldest_age_s"] is not None]
         (lost,) = connection.execute("SELECT sum(lost) FROM batches WHERE batch IS NOT NULL").fetchone()
         dead_letter_batches, dead_letter_records = connection.execute(
             "SELECT count(*), coalesce(sum(records), 0) FROM batches JOIN dead_letter_batches USING (id)"
@@ -94,7 +90,7 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
             "epochs": ordinal,
             "depth_records": sum(one["records"] for one in classes.values()),
             "depth_bytes": sum(one["bytes"] for one in classes.values()),
-            "oldest_age_s": None if oldest_ms is None else round(max(0.0, time.time() - oldest_ms / 1000), 1),
+            "oldest_age_s": max(ages_s, default=None),
             "classes": classes,
             "acknowledged": counters.get("acknowledged", 0),
             "duplicates": counters.get("duplicates", 0),
@@ -106,17 +102,25 @@ def read_status(settings: AgentSettings) -> dict[str, Any]:
         }
 
 
-def _classes(connection: sqlite3.Connection, settings: AgentSettings) -> dict[str, dict[str, int]]:
+def _classes(connection: sqlite3.Connection, settings: AgentSettings) -> dict[str, dict[str, Any]]:
     rows = connection.execute(
-        "SELECT class, count(*), sum(records), sum(size) FROM batches WHERE batch IS NOT NULL GROUP BY class"
+        "SELECT class, count(*), sum(records), sum(size), min(CASE WHEN records > 0 AND wall_ms >= ?"
+        " AND id NOT IN (SELECT id FROM dead_letter_batches) THEN wall_ms END)"
+        " FROM batches WHERE batch IS NOT NULL GROUP BY class",
+        (SET_CLOCK_MS,),
     ).fetchall()
     names = [one.name for one in settings.classes]
-    by_class = {name: {"batches": 0, "records": 0, "bytes": 0} for name in names}
-    for index, batches, records, size in rows:
+    by_class: dict[str, dict[str, Any]] = {
+        name: {"batches": 0, "records": 0, "bytes": 0, "oldest_age_s": None} for name in names
+    }
+    for index, batches, records, size, oldest_ms in rows:
         entry = by_class[names[min(index, len(names) - 1)]]
         entry["batches"] += batches
         entry["records"] += records
         entry["bytes"] += size
+        if oldest_ms is not None:
+            age_s = round(max(0.0, time.time() - oldest_ms / 1000), 1)
+            entry["oldest_age_s"] = max(age_s, entry["oldest_age_s"] or 0.0)
     return by_class
 
 

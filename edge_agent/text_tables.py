@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Column, Table
 
 from edge_agent.config import AgentSettings
 from edge_agent.intake.messages import MEMBERS
+from edge_agent.vehicle_broker import KEEPS
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings.text import name_advice, printable
 
@@ -31,28 +33,109 @@ def fetch_current_state(settings: AgentSettings) -> dict[str, Any]:
     return state if (state.get("tenant"), state.get("device")) == asked else {}
 
 
-_APART = {"certificate_ends_s", "device", "epoch", "head", "running"}
-_INTERNAL = ("wire_", "sending", "sent_through")
-"""Stored values that are no counters, or stand in the table under another name."""
-
-
 def print_status(state: dict[str, Any]) -> None:
+    """Prints what a person needs; `--json` has everything."""
     console = Console()
-    runs = {True: "running", False: "not running"}.get(state["running"], "running: unknown")
-    console.print(f"[bold]{state['device']}[/bold]  {runs}  epoch {state['epoch']}  head {state['head']}")
-    if state["running"] and "uptime_s" not in state:
-        console.print("the agent's endpoint does not answer: connections and counters are unknown")
-    _print_rows(console, state.get("unreadable", []))
+    console.print(f"[bold]{escape(printable(_headline(state)))}[/bold]", soft_wrap=True)
+    not_understood = [
+        {
+            "messages": one["messages"],
+            "topic": one["topic"],
+            "why": f"{one['reason']}: {one['detail']}" if one["detail"] else one["reason"],
+            "last one": one["sample"],
+        }
+        for one in state.get("unreadable", ())
+    ]
+    _print_rows(console, not_understood, title="Messages not understood")
     left_out = state.get("left_out_members", {}).items()
-    _print_rows(console, [{"member left out": name, "times": count, "why": _advice(name)} for name, count in left_out])
-    held = state.get("held_back", {})
     _print_rows(
-        console, [{"class": name, **one, "held back by": held.get(name, "")} for name, one in state["classes"].items()]
+        console,
+        [{"times": count, "member": name, "why": _advice(name)} for name, count in left_out],
+        title="Left out of messages",
     )
-    counters = {key: value for key, value in state["counters"].items() if not key.startswith(_INTERNAL)}
-    values = {key: value for key, value in {**counters, **state}.items() if key not in _APART}
-    plain = {key: value for key, value in values.items() if isinstance(value, bool | int | float | str)}
-    _print_rows(console, [{"what": key.replace("_", " "), "value": value} for key, value in plain.items()])
+    _print_rows(console, [*_class_rows(state)])
+    _print_rows(console, [{"": name, " ": text} for name, text in _facts(state).items() if text], show_header=False)
+
+
+_LINKS = {
+    "acknowledges": "connected to {region}",
+    "not connected": "not connected to a region",
+    "unknown": "connected to {region}, no acknowledgement yet",
+    "silent": "connected to {region}, which does not acknowledge",
+    "no gateway": "connected to {region}, where no gateway runs",
+    "taken over": "another client uses this device's id",
+}
+
+
+def _headline(state: dict[str, Any]) -> str:
+    device = f"{state['tenant']}/{state['device']}"
+    if not state["running"]:
+        return f"{device}: not running" if state["running"] is False else f"{device}: running or not is unknown"
+    if "uplink" not in state:
+        return f"{device}: running; its status port does not answer, so connections and counters are unknown"
+    link = _LINKS.get(state["uplink"], state["uplink"]).format(region=state.get("region"))
+    return f"{device}: running for {_duration(state['uptime_s'])}; {link}"
+
+
+def _class_rows(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    sent, held = state.get("sent_by_class"), state.get("held_back", {})
+    for name, one in state["classes"].items():
+        row = {"class": name, "buffered": one["records"], "size": decimal(one["bytes"]) if one["bytes"] else ""}
+        row["oldest"] = "" if one["oldest_age_s"] is None else _duration(one["oldest_age_s"])
+        if sent is not None:
+            row["sent"] = sent[name]
+        if held:
+            row["held back by"] = held.get(name, "")
+        yield row
+
+
+def _facts(state: dict[str, Any]) -> dict[str, str]:
+    """The values in words, by name; "" for what is not worth a row."""
+    counters = state["counters"]
+    lost = {key.removeprefix("lost_"): value for key, value in counters.items() if key.startswith("lost_") and value}
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in lost.items())
+    ends, refused = state.get("certificate_ends"), state.get("reloads_refused")
+    certificate = f"{state.get('certificate', '')}{f', ends {ends}' if ends else ''}"
+    pushed = state.get("pushed_settings")
+    paused_s = state.get("paused_for_s")
+    return {
+        "link problem": state.get("uplink_problem") or "",
+        "pause": f"asked for by the gateway, {_duration(paused_s)} left" if paused_s else "",
+        "vehicle's broker": _vehicle_broker(state),
+        "certificate": state.get("certificate_problem") or certificate,
+        "acknowledged": f"{state['acknowledged']:,} records",
+        "refused": f"{state['retrying']:,} batches, tried again" if state.get("retrying") else "",
+        "dead letters": f"{state['dead_letter_records']:,} records" if state["dead_letter_records"] else "",
+        "declared lost": f"{sum(lost.values()):,} records: {reasons}" if lost else "",
+        "missing": f"{state['gaps']:,} records, neither waiting nor acknowledged nor lost" if state["gaps"] else "",
+        "data": _data_used(state),
+        "pushed settings": "" if pushed == "none" else pushed or "",
+        "refused reloads": f"{refused:,}, see the log" if refused else "",
+        "buffer": f"epoch {state['epoch']}, last number {state['head']:,}",
+    }
+
+
+def _vehicle_broker(state: dict[str, Any]) -> str:
+    if "local_broker" not in state:
+        return ""
+    kept = {KEEPS: "keeps messages for the agent"}.get(state["vehicle_broker"], state["vehicle_broker"])
+    dropped = state["vehicle_broker_dropped"]
+    connected = "connected" if state["local_broker"] else "not connected"
+    return f"{connected}, {kept}" + (f", {dropped:,} messages dropped" if dropped else "")
+
+
+def _data_used(state: dict[str, Any]) -> str:
+    if "wire_bytes_today" not in state:
+        return ""
+    over = f" over {state['link']}" if state["link"] else ""
+    return f"{decimal(state['wire_bytes_today'])} today, {decimal(state['wire_bytes_this_month'])} this month{over}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _advice(member: str) -> str:
@@ -61,16 +144,20 @@ def _advice(member: str) -> str:
     return "not in the contract" + name_advice(member, MEMBERS)
 
 
-def _print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_rows(
+    console: Console, rows: Sequence[Mapping[str, Any]], *, title: str = "", show_header: bool = True
+) -> None:
     if rows:
         # Folded: a number that is cut off is another number.
-        table = Table(*(Column(name, overflow="fold") for name in rows[0]))
+        columns = [
+            Column(name, overflow="fold", justify="right" if isinstance(value, int) else "left")
+            for name, value in rows[0].items()
+        ]
+        table = Table(*columns, title=title, title_justify="left", show_header=show_header)
         for row in rows:
             table.add_row(*map(_shown, row.values()))
         console.print(table)
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else escape(printable(str(value)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge_agent.clocks import HeadStatement
 from edge_agent.config import DrainSettings
@@ -299,8 +299,9 @@ UNACKNOWLEDGED = "unacknowledged"
 @dataclass(slots=True)
 class DrainCounters:
     batches: int = 0
-    records: int = 0
     resent: int = 0
+    records: Counter[int] = field(default_factory=Counter)
+    """Records sent, by the index of their class."""
 
 
 class Dispatcher:
@@ -520,7 +521,8 @@ class Dispatcher:
         self._sent_seqs.add(self._region, epoch, seqs)
         self._share.on_sent(len(data), backlog=backlog)
         self.counters.batches += 1
-        self.counters.records += sum(batch.records for batch in stripped)
+        for batch in stripped:
+            self.counters.records[batch.class_index] += batch.records
         return OutgoingBatch(epoch, seqs, data)
 
 

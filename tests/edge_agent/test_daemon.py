@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from deploy.local import free_port
-from edge_agent.agent import Agent
+from edge_agent.agent import Agent, current_state
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreForeign, StoreInUse
 from edge_agent.inspection import exported_lines, read_status
 from edge_agent.intake import intake_loop
 from edge_agent.store.retention import drop_batch, oldest_rows
+from edge_agent.text_tables import print_status
 from tests.edge_agent.makers import DEVICE, WALL_MS, fill, missing_in, open_buffer, pending_record
 from tests.edge_agent.process import AgentProcess
 from tests.waiting import deadline_s, wait_until
@@ -153,6 +154,19 @@ def test_a_reload_that_is_asked_for_during_the_start_is_done_after_it(tmp_path, 
     agent.signal(signal.SIGHUP)
     until(lambda: "settings loaded" in agent.log.read_text())
     assert agent.stop(10) == 0
+
+
+def test_status_says_first_whether_the_link_works_and_then_a_dozen_values_at_most(tmp_path, capsys):
+    agent = Agent(settings(tmp_path))
+    fill(agent.buffer, range(1, 11), 1)
+    state = {**read_status(agent.settings), "running": True, "uptime_s": 7_500.0, **current_state(agent)}
+    agent.stop()
+    print_status(state | {"uplink": "silent", "region": "eu", "reloads_refused": 1, "pushed_settings": "none"})
+    headline, *rows = capsys.readouterr().out.splitlines()
+    assert headline == "default/eu-0001: running for 2 h; connected to eu, which does not acknowledge"
+    assert [one.split("│")[2].strip() for one in rows if "position" in one] == ["10"]
+    assert any("refused reloads" in one and "1, see the log" in one for one in rows)
+    assert sum(one.startswith("│") for one in rows) <= len(state["classes"]) + 12
 
 
 def test_a_reload_with_a_buffer_that_cannot_be_opened_changes_nothing_and_is_counted(tmp_path):

@@ -357,8 +357,8 @@ def test_status_names_members_that_are_nearly_ours_and_shows_no_control_characte
     """A vehicle that says `accuracy` loses it silently otherwise, and its noise is billed."""
     left_out = {"accuracy": 120, "speed_mps": 2, "hdop": 3, "\x1b[2J": 1}
     print_status(
-        {"device": "bus", "running": True, "epoch": 1, "head": 2, "classes": {}, "counters": {}, "uptime_s": 1}
-        | {"left_out_members": left_out}
+        {"tenant": "acme", "device": "bus", "running": False, "epoch": 1, "head": 2, "classes": {}, "counters": {}}
+        | {"acknowledged": 0, "dead_letter_records": 0, "gaps": 0, "left_out_members": left_out}
     )
     printed = capsys.readouterr().out
     assert "did you mean 'accuracy_m'?" in printed
