@@ -161,6 +161,7 @@ def test_status_says_first_whether_the_link_works_and_then_a_dozen_values_at_mos
     fill(agent.buffer, range(1, 11), 1)
     state = {**read_status(agent.settings), "running": True, "uptime_s": 7_500.0, **current_state(agent)}
     agent.stop()
+    capsys.readouterr()
     print_status(state | {"uplink": "silent", "region": "eu", "reloads_refused": 1, "pushed_settings": "none"})
     headline, *rows = capsys.readouterr().out.splitlines()
     assert headline == "default/eu-0001: running for 2 h; connected to eu, which does not acknowledge"
