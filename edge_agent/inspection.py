@@ -154,6 +154,7 @@ def _lines(batch: Batch, tenant: str, about: dict[str, str]) -> Iterator[str]:
                 "kind": type(record.body).__name__.lower(),
                 "device_time_us": record.device_time_us,
                 "uncertainty_ms": record.uncertainty_ms,
+                **({"mapping": record.mapping} if record.mapping else {}),
                 **body,
                 **about,
             }

@@ -1,5 +1,7 @@
 """Hypothesis strategies that several rooms share."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from waybill.record import Batch, Canary, Event, IntervalSet, Position, Raw, Record, Signal, Tombstone
@@ -45,6 +47,7 @@ records = st.builds(
     monotonic_us=st.integers(0, (1 << 63) - 1),
     boot=st.sampled_from(["", "boot-a", "boot-b"]),
     uncertainty_ms=st.sampled_from([0, 0, 0, 250, MAX_UNCERTAINTY_MS]),
+    mapping=st.sampled_from(["", "", "buses@0a1b2c3d", "torn@89abcdef+held"]),
 )
 
 
@@ -54,10 +57,7 @@ def batches(draw: st.DrawFn) -> Batch:
     taken = draw(interval_sets)
     seqs = list(taken)[:60]
     made = draw(st.lists(records, min_size=len(seqs), max_size=len(seqs)))
-    numbered = tuple(
-        Record(seq, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
-        for seq, one in zip(seqs, made, strict=True)
-    )
+    numbered = tuple(replace(one, seq=seq) for seq, one in zip(seqs, made, strict=True))
     lost = draw(interval_sets) - IntervalSet.of(seqs)
     reasons = st.sampled_from(["quota", "age", "store-damaged"])
     tombstones = tuple(Tombstone(first, last, draw(reasons)) for first, last in lost.ranges)

@@ -42,7 +42,7 @@ class ExplainError(BillingError):
 
 # Records of one hour of a charge.
 
-_SHOWN: Final = ("epoch", "seq", "kind", "device_time", "latitude", "longitude", "accuracy_m", "received_at")
+_SHOWN: Final = ("epoch", "seq", "kind", "device_time", "latitude", "longitude", "accuracy_m", "mapping", "received_at")
 _HOUR: Final = timedelta(hours=1)
 
 

@@ -67,8 +67,11 @@ def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
 
 
 def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int) -> FittedTable:
-    """The first records of an hour; `count`: all of them."""
-    names = ("epoch", "seq", "kind", "device time", "latitude", "longitude", "accuracy m", "received")
+    """The first records of an hour; `count`: all of them. Without any mapping that column is left out."""
+    if all(row["mapping"] is None for row in records):
+        records = [{name: value for name, value in row.items() if name != "mapping"} for row in records]
+    mapping = ("mapping",) if records and "mapping" in records[0] else ()
+    names = ("epoch", "seq", "kind", "device time", "latitude", "longitude", "accuracy m", *mapping, "received")
     title = f"Records of the hour {stamp(hour)}"
     table = FittedTable(*(Column(name) for name in names), title=title)
     for row in records:

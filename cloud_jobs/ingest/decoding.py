@@ -323,5 +323,6 @@ _TABLE_COLUMN_OF = {
     "uncertainty_ms": "time_uncertainty_ms",
     "monotonic_us": "monotonic_us",
     "boot": "boot",
+    "mapping": "mapping",
 }
 """The arrays of `waybill.record.columns.RecordColumns`, and the table's columns that they fill."""

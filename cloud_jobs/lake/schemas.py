@@ -167,6 +167,7 @@ RECORDS = pa.schema(
         pa.field("time_uncertainty_ms", pa.int32()),
         pa.field("monotonic_us", pa.int64()),
         pa.field("boot", pa.string()),
+        pa.field("mapping", pa.string()),
         pa.field("content_bytes", pa.int32(), nullable=False),
         pa.field("device_date", pa.date32()),
         pa.field("ingested_at", _UTC),
@@ -175,7 +176,8 @@ RECORDS = pa.schema(
 )
 """One row for each record. `content_bytes`: its billed bytes, see `cloud_jobs.lake.values`. `device_date`: the UTC day
 of the device time, the partition; null if it is far off. `ingest_number`: the commit of the ingest, from 1. `text` of a
-raw record is the reason why it is raw."""
+raw record is the reason why it is raw. `mapping`: name and digest of the agent's mapping that translated a foreign
+message; null: the message followed the agent's contract."""
 
 FIX = pa.schema(
     [
@@ -193,7 +195,7 @@ FIX = pa.schema(
 
 CONTENT = (
     *("kind", "device_time", "latitude", "longitude", "altitude_m", "speed_mps", "heading_deg", "accuracy_m"),
-    *("name", "number", "text", "payload", "monotonic_us", "boot"),
+    *("name", "number", "text", "payload", "monotonic_us", "boot", "mapping"),
 )
 """Two records with the same id conflict if one of these columns differs. The corrected uncertainty is left out, because
 a device may know its clock better when it sends a record again."""

@@ -151,7 +151,7 @@ class PendingRecord(NamedTuple):
     """A record that has no id yet.
 
     `topic`, `payload`: the original message, in case the body cannot be encoded. `continues`: it belongs to the same
-    message as the record before it. `counts`: counters that grow when it is stored.
+    message as the record before it. `counts`: counters that grow when it is stored. `mapping`: that of `Record`.
     """
 
     class_index: int
@@ -165,6 +165,7 @@ class PendingRecord(NamedTuple):
     payload: bytes = b""
     continues: bool = False
     counts: Mapping[str, int] = _NO_COUNTS
+    mapping: str = ""
 
 
 @dataclass(slots=True)
@@ -225,17 +226,13 @@ def _encoded(
     topic = record.topic.encode("utf-8", "backslashreplace").decode("utf-8")[:_MAX_TOPIC_CHARACTERS]
     raw = Raw(topic=topic, payload=record.payload[:MAX_RAW_BYTES], reason="unencodable")
     time_us = min(max(record.device_time_us, 0), MAX_DEVICE_TIME_US)
-    yield (
-        1,
-        _batch(
-            [record._replace(body=raw, device_time_us=time_us, monotonic_us=0, boot="", uncertainty_ms=0)], owner, seq
-        ),
-    )
+    carried = record._replace(body=raw, device_time_us=time_us, monotonic_us=0, boot="", uncertainty_ms=0, mapping="")
+    yield 1, _batch([carried], owner, seq)
 
 
 def _batch(pending: Sequence[PendingRecord], owner: BatchOwner, seq: int) -> bytes:
     records = tuple(
-        Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms)
+        Record(number, one.device_time_us, one.body, one.monotonic_us, one.boot, one.uncertainty_ms, one.mapping)
         for number, one in enumerate(pending, seq + 1)
     )
     return encode(Batch(owner.device, owner.epoch, seq + len(pending), records))

@@ -1,5 +1,6 @@
 """What the commands and the endpoint say of a buffer and its agent: whose it is, whether it runs, and since when."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import deploy
 from edge_agent.cli import app
-from tests.edge_agent.makers import DEVICE, open_buffer
+from tests.edge_agent.makers import DEVICE, WALL_MS, open_buffer, pending_record
 
 
 def command(folder: Path, *words: str, device: str = DEVICE) -> Result:
@@ -77,3 +78,18 @@ def test_an_agent_without_its_file_is_not_started_again(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert str(ended.returncode) in prevents.partition("=")[2].split()
     assert ended.stderr.startswith(f"{file}: cannot be read: ")
+
+
+def test_an_exported_record_names_the_mapping_that_made_it_and_survives_a_mapping_that_no_batch_can_hold(
+    tmp_path: Path,
+) -> None:
+    buffer = open_buffer(tmp_path)
+    mappings = ("", "buses@0a1b2c3d", "\x1b[2J")
+    buffer.commit([pending_record(at)._replace(mapping=mapping) for at, mapping in enumerate(mappings, 1)], WALL_MS)
+    buffer.close()
+    lines = [json.loads(line) for line in command(tmp_path, "export").stdout.splitlines()]
+    assert [(line["kind"], line.get("mapping")) for line in lines] == [
+        ("position", None),
+        ("position", "buses@0a1b2c3d"),
+        ("raw", None),
+    ]

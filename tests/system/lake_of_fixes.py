@@ -42,6 +42,7 @@ class LakeFix(NamedTuple):
     """Of a signal."""
     text: str | None = "{}"
     """Of a signal, or the attributes of an event."""
+    mapping: str | None = None
 
 
 def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:

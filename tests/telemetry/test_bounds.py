@@ -57,6 +57,10 @@ def content(**parts: Any) -> dict[str, Any]:
     return pack_records(records) | parts
 
 
+def with_mapping(**parts: Any) -> dict[str, Any]:
+    return pack_records([Record(seq, 5, Signal(path="a", value=1.5), mapping="m@1") for seq in (1, 2)]) | parts
+
+
 @pytest.mark.parametrize(
     "spoilt",
     [
@@ -79,10 +83,17 @@ def content(**parts: Any) -> dict[str, Any]:
         content(s=[["a" * 257], [0, 0, b""], [0, 0, b""], [0, [1, 0, b""]], []]),
         content(s=[[""], [0, 0, b""], [0, 0, b""], [0, [1, 0, b""]], []]),
         content(new=1),
+        content(a=[["m"], [0, 0, b""]]),
+        with_mapping(a=[["m" * 97], [0, 0, b""]]),
+        with_mapping(a=[["m\n"], [0, 0, b""]]),
+        with_mapping(a=[["\u00e4"], [0, 0, b""]]),
+        with_mapping(a=[["m"], [1, 0, b""]]),
+        with_mapping(a=[[""], [0, 0, b""]]),
+        with_mapping(a=[["m"]]),
         {key: value for key, value in content().items() if key != "u"},
         dict(reversed(content().items())),
     ],
-    ids=range(21),
+    ids=range(28),
 )
 def test_values_that_the_centre_cannot_hold_are_refused_by_every_reader(spoilt: dict[str, Any]) -> None:
     frame = framed(HEADER, msgpack.packb(spoilt))
@@ -136,11 +147,14 @@ def test_a_body_that_could_not_be_written_cannot_be_made(make: Callable[[], obje
         Record(1, 0, Canary(id="a"), 0, "x" * 257),
         Record(1, 0, Canary(id="a"), 0, "\ud83d"),
         Record(1, 0, Canary(id="a"), 0, "", 1 << 31),
+        Record(1, 0, Canary(id="a"), mapping="x" * 97),
+        Record(1, 0, Canary(id="a"), mapping="\x1b[2J"),
+        Record(1, 0, Canary(id="a"), mapping="buses@\u202e"),
         Record(1, 0, Canary.model_construct(id="\ud83d")),
         Record(1, 0, Signal.model_construct(path="a", value=float("inf"))),
         Record(1, 0.5, Canary(id="a")),  # type: ignore[arg-type]
     ],
-    ids=range(9),
+    ids=range(12),
 )
 def test_what_every_reader_refuses_is_never_written(record: Record) -> None:
     with pytest.raises(WireError):

@@ -52,6 +52,7 @@ def assert_same(columns: RecordColumns, batch: Batch) -> None:
     assert columns.monotonic_us.tolist() == [record.monotonic_us for record in batch.records]
     assert columns.uncertainty_ms.tolist() == [record.uncertainty_ms for record in batch.records]
     assert columns.boot.tolist() == [record.boot for record in batch.records]
+    assert columns.mapping.tolist() == [record.mapping or None for record in batch.records]
     for index, record in enumerate(batch.records):
         assert row(columns, index) == expected(record)
 

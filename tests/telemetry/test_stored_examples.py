@@ -57,6 +57,16 @@ ONE_MINUTE = Batch(
         for at in range(1, 61)
     ),
 )
+MAPPED = Batch(
+    device="eu-0001",
+    epoch=58_827_327_388_858_007,
+    head=3,
+    records=(
+        Record(1, NOON_US, Canary(id="own")),
+        Record(2, NOON_US, Canary(id="mapped"), mapping="buses@0a1b2c3d"),
+        Record(3, NOON_US, Canary(id="held"), mapping="torn@89abcdef+held"),
+    ),
+)
 BURIED = Batch("eu-0001", 7, 12, (), (Tombstone(1, 12, "store-damaged"),))
 HEARTBEAT = Batch("eu-0001", 7, 12, stated_us=NOON_US)
 
@@ -66,6 +76,7 @@ HEARTBEAT = Batch("eu-0001", 7, 12, stated_us=NOON_US)
     [
         ("v2-every-kind", EVERY_KIND),
         ("v2-heartbeat", HEARTBEAT),
+        ("v2-mapped", MAPPED),
         ("v2-one-minute", ONE_MINUTE),
         ("v2-tombstones-only", BURIED),
     ],
@@ -102,6 +113,7 @@ def test_every_stored_example_is_in_a_test() -> None:
         "v1-one-minute",
         "v2-every-kind",
         "v2-heartbeat",
+        "v2-mapped",
         "v2-one-minute",
         "v2-tombstones-only",
     ]

@@ -44,7 +44,8 @@ class RecordColumns:
 
     Where a kind has no such value, floats are NaN and objects None. `name`: signal path, event name, canary id or raw
     topic; `text`: a signal's text or bool ("true", "false"), an event's attributes, or why a record is raw; `payload`:
-    raw bytes. `size`: bytes and characters of all of it, or slightly more. Units are those of `Record` and `Position`.
+    raw bytes. `mapping`: None for a record without one. `size`: bytes and characters of all of it, or slightly more.
+    Units are those of `Record` and `Position`.
     """
 
     header: Header
@@ -54,6 +55,7 @@ class RecordColumns:
     monotonic_us: IntegerArray
     uncertainty_ms: IntegerArray
     boot: ObjectArray
+    mapping: ObjectArray
     latitude: FloatArray
     longitude: FloatArray
     altitude_m: FloatArray
@@ -73,7 +75,7 @@ def decode_columns(data: bytes) -> RecordColumns:
     seq = _numbers_in(header.record_seqs.ranges)
     columns = _Rows(len(seq))
     if content is None:
-        return RecordColumns(header, seq, seq, seq, seq, seq, _objects([]), **columns.filled())
+        return RecordColumns(header, seq, seq, seq, seq, seq, *(_objects([]), _objects([])), **columns.filled())
     kind = _array(content.kind)
     for number, rows in content.rows.items():
         here = slice(None) if len(content.rows) == 1 else np.flatnonzero(kind == number)
@@ -86,6 +88,7 @@ def decode_columns(data: bytes) -> RecordColumns:
         monotonic_us=_array(content.monotonic_us),
         uncertainty_ms=_array(content.uncertainty_ms),
         boot=_texts_of(content.boot),
+        mapping=np.empty(len(seq), dtype=object) if content.mapping is None else _mappings_of(content.mapping),
         size=content.size,
         **columns.filled(),
     )
@@ -189,6 +192,10 @@ def _unscaled(column: OptionalColumn | None, factor: int) -> FloatArray | float:
 
 def _texts_of(dictionary: DictionaryColumn) -> ObjectArray:
     return _objects(dictionary.names)[_array(dictionary.index)]
+
+
+def _mappings_of(dictionary: DictionaryColumn) -> ObjectArray:
+    return _objects([name or None for name in dictionary.names])[_array(dictionary.index)]
 
 
 def _objects(values: list[Any]) -> ObjectArray:

@@ -4,6 +4,7 @@ The content of a batch is one msgpack map:
 
     "t" device time, µs · "m" monotonic time, µs · "u" uncertainty, ms · "k" kind     integers, one for each record
     "b" [boot names, integers: index of each record's boot]
+    "a" [mappings, integers: index of each record's mapping]; left out if no record has a mapping
     "p" positions: [latitude e7, longitude e7, altitude mm, speed mm/s, heading 0.01°, accuracy mm]
     "s" signals:   [paths, index of path, type (0 number, 1 text, 2 bool), floats, texts]
     "e" events:    [names, index of name, attributes]
@@ -17,7 +18,7 @@ this order, and there are no others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from waybill.record.layout import (
@@ -31,6 +32,7 @@ from waybill.record.layout import (
     HEADING,
     LATITUDE,
     LONGITUDE,
+    MAPPING,
     MILLI,
     MONOTONIC,
     NAME,
@@ -54,6 +56,7 @@ from waybill.record.layout import (
     Signals,
     characters,
     check_list,
+    check_mappings,
 )
 from waybill.record.packing import joined_planes, pack_floats, pack_integers, pack_optional, pack_within
 from waybill.record.record import KIND_OF, Body, Canary, Event, Kind, Position, Raw, Record, Signal
@@ -72,6 +75,11 @@ def pack_records(records: Sequence[Record]) -> dict[str, Any]:
         "k": pack_integers(kinds),
         "b": [boots, boot_index],
     }
+    mapping_of = [record.mapping for record in records]
+    if any(mapping_of):
+        mappings, _, mapping_index = _dictionary(mapping_of, *MAPPING)
+        check_mappings(mappings)
+        content["a"] = [mappings, mapping_index]
     rows: dict[Kind, list[Body]] = {kind: [] for kind in sorted(set(kinds))}
     for record, kind in zip(records, kinds, strict=True):
         rows[kind].append(record.body)
@@ -81,20 +89,29 @@ def pack_records(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def unpack_records(content: Content, seqs: Iterable[int]) -> tuple[Record, ...]:
-    following = {int(kind): iter(_UNPACK[kind](rows)).__next__ for kind, rows in content.rows.items()}
+    mappings = () if content.mapping is None else (_texts_of(content.mapping),)
     records = tuple(
         map(
             Record,
             seqs,
             content.device_time_us.values(),
-            [following[kind]() for kind in content.kind.values()],
+            _bodies(content),
             content.monotonic_us.values(),
             _texts_of(content.boot),
             content.uncertainty_ms.values(),
+            *mappings,
         )
     )
     assert len(records) == content.kind.count
     return records
+
+
+def _bodies(content: Content) -> Sequence[Body]:
+    bodies = {int(kind): _UNPACK[kind](rows) for kind, rows in content.rows.items()}
+    if len(bodies) == 1:
+        return bodies.popitem()[1]
+    following = {kind: iter(of_kind).__next__ for kind, of_kind in bodies.items()}
+    return [following[kind]() for kind in content.kind.values()]
 
 
 def _dictionary(rows: Sequence[str], shortest: int, longest: int) -> tuple[list[str], list[int], list[Any]]:
@@ -114,7 +131,7 @@ def _checked(values: list[Any], kind: type, shortest: int, longest: int) -> list
 
 
 def _texts_of(dictionary: DictionaryColumn) -> list[str]:
-    return [dictionary.names[index] for index in dictionary.index.values()]
+    return [*map(dictionary.names.__getitem__, dictionary.index.values())]
 
 
 def _unscaled(column: OptionalColumn | None, count: int, factor: int) -> list[float | None]:
@@ -145,7 +162,7 @@ def _pack_positions(rows: Sequence[Position]) -> list[Any]:
     ]
 
 
-def _unpack_positions(rows: Positions) -> Iterator[Position]:
+def _unpack_positions(rows: Positions) -> list[Position]:
     count = rows.latitude.count
     columns = zip(
         rows.latitude.values(),
@@ -156,8 +173,8 @@ def _unpack_positions(rows: Positions) -> Iterator[Position]:
         _unscaled(rows.accuracy, count, MILLI),
         strict=True,
     )
-    for latitude, longitude, altitude, speed, heading, accuracy in columns:
-        yield Position(
+    return [
+        Position(
             latitude=latitude / DEGREE_E7,
             longitude=longitude / DEGREE_E7,
             altitude_m=altitude,
@@ -165,6 +182,8 @@ def _unpack_positions(rows: Positions) -> Iterator[Position]:
             heading_deg=heading,
             accuracy_m=accuracy,
         )
+        for latitude, longitude, altitude, speed, heading, accuracy in columns
+    ]
 
 
 def _pack_signals(rows: Sequence[Signal]) -> list[Any]:
@@ -197,17 +216,17 @@ def _pack_events(rows: Sequence[Event]) -> list[Any]:
     return [names, index, _checked([row.attributes for row in rows], str, *TEXT_LENGTH)]
 
 
-def _unpack_events(rows: Events) -> Iterator[Event]:
-    for name, attributes in zip(_texts_of(rows.name), rows.attributes, strict=True):
-        yield Event(name=name, attributes=attributes)
+def _unpack_events(rows: Events) -> list[Event]:
+    columns = zip(_texts_of(rows.name), rows.attributes, strict=True)
+    return [Event(name=name, attributes=attributes) for name, attributes in columns]
 
 
 def _pack_canaries(rows: Sequence[Canary]) -> list[Any]:
     return [_checked([row.id for row in rows], str, *NAME)]
 
 
-def _unpack_canaries(rows: Canaries) -> Iterator[Canary]:
-    return (Canary(id=identity) for identity in rows.ids)
+def _unpack_canaries(rows: Canaries) -> list[Canary]:
+    return [Canary(id=identity) for identity in rows.ids]
 
 
 def _pack_raw(rows: Sequence[Raw]) -> list[Any]:
@@ -216,9 +235,9 @@ def _pack_raw(rows: Sequence[Raw]) -> list[Any]:
     return [topics, index, _checked([row.payload for row in rows], bytes, *PAYLOAD), reasons, reason_index]
 
 
-def _unpack_raw(rows: Raws) -> Iterator[Raw]:
-    for topic, payload, reason in zip(_texts_of(rows.topic), rows.payloads, _texts_of(rows.reason), strict=True):
-        yield Raw(topic=topic, payload=payload, reason=reason)
+def _unpack_raw(rows: Raws) -> list[Raw]:
+    columns = zip(_texts_of(rows.topic), rows.payloads, _texts_of(rows.reason), strict=True)
+    return [Raw(topic=topic, payload=payload, reason=reason) for topic, payload, reason in columns]
 
 
 _PACK: dict[Kind, Callable[[Any], list[Any]]] = {
@@ -228,7 +247,7 @@ _PACK: dict[Kind, Callable[[Any], list[Any]]] = {
     Kind.CANARY: _pack_canaries,
     Kind.RAW: _pack_raw,
 }
-_UNPACK: dict[Kind, Callable[[Any], Iterable[Body]]] = {
+_UNPACK: dict[Kind, Callable[[Any], Sequence[Body]]] = {
     Kind.POSITION: _unpack_positions,
     Kind.SIGNAL: _unpack_signals,
     Kind.EVENT: _unpack_events,

@@ -18,6 +18,7 @@ from waybill.record.packing import EXACT, MAX_INT64, IntegerColumn, check_finite
 from waybill.record.record import (
     MAX_BOOT_CHARACTERS,
     MAX_DEVICE_TIME_US,
+    MAX_MAPPING_CHARACTERS,
     MAX_NAME_CHARACTERS,
     MAX_RAW_BYTES,
     MAX_RAW_REASON_CHARACTERS,
@@ -49,6 +50,7 @@ HEADING = (0, 360 * CENTI, "a heading")
 ACCURACY = (0, 10_000_000 * MILLI, "an accuracy")
 """The least and greatest value of each column of integers on the wire, and its name in errors."""
 BOOT = (0, MAX_BOOT_CHARACTERS)
+MAPPING = (0, MAX_MAPPING_CHARACTERS)
 NAME = (1, MAX_NAME_CHARACTERS)
 TOPIC = (0, MAX_TOPIC_CHARACTERS)
 RAW_REASON = (0, MAX_RAW_REASON_CHARACTERS)
@@ -129,7 +131,7 @@ Rows = Positions | Signals | Events | Canaries | Raws
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The columns of the records, in their order, and the rows of each kind.
+    """The columns of the records, in their order, and the rows of each kind. `mapping`: None if no record has one.
 
     `size`: the bytes that were read, and the characters of a table that has each row's texts in full.
     """
@@ -139,6 +141,7 @@ class Content:
     uncertainty_ms: IntegerColumn
     kind: IntegerColumn
     boot: DictionaryColumn
+    mapping: DictionaryColumn | None
     rows: dict[Kind, Rows]
     size: int
 
@@ -181,13 +184,15 @@ class _Reader:
         self._expect(2)
         boot = DictionaryColumn(*self._dictionary(count, *BOOT))
         rows_of = _rows_of(kind)
-        if members != 5 + len(rows_of):
-            raise Malformed(f"content of {members} members, {5 + len(rows_of)} are expected")
+        fewest = 5 + len(rows_of)
+        if not fewest <= members <= fewest + 1:
+            raise Malformed(f"content of {members} members, {fewest} or {fewest + 1} are expected")
+        mapping = self._mapping(count) if members > fewest else None
         rows: dict[Kind, Rows] = {}
         for number, its in rows_of.items():
             self._key(SECTION[number])
             rows[number] = _READ[number](self, its)
-        return Content(time, monotonic, uncertainty, kind, boot, rows, self._size)
+        return Content(time, monotonic, uncertainty, kind, boot, mapping, rows, self._size)
 
     def positions(self, count: int) -> Positions:
         self._expect(6)
@@ -273,6 +278,13 @@ class _Reader:
         self._size += characters(names, count, index.values)
         return names, index
 
+    def _mapping(self, count: int) -> DictionaryColumn:
+        self._key("a")
+        self._expect(2)
+        names, index = self._dictionary(count, *MAPPING)
+        check_mappings(names)
+        return DictionaryColumn(names, index)
+
     def _texts(self, count: int, shortest: int, longest: int) -> list[str]:
         texts = self._list(count, count)
         check_list(texts, str, shortest, longest)
@@ -331,6 +343,14 @@ def check_list(values: Collection[Any], kind: type, shortest: int, longest: int)
         raise Malformed(f"a value that is not a valid {kind.__name__} in a list of them")
     if max(map(len, values)) > longest or (shortest and min(map(len, values)) < shortest):
         raise Malformed(f"a value of other than {shortest} to {longest} characters or bytes")
+
+
+def check_mappings(names: Sequence[str]) -> None:
+    """Raises Malformed unless all are printable ASCII, and at least one is a mapping."""
+    joined = "".join(names)
+    # without a mapping the column is absent, so that each batch has one form
+    if not joined or not joined.isascii() or not joined.isprintable():
+        raise Malformed("names of mappings that are empty or not printable ASCII")
 
 
 _READ: dict[Kind, Callable[[_Reader, int], Rows]] = {

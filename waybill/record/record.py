@@ -120,6 +120,7 @@ MIN_DEVICE_TIME_US, MAX_DEVICE_TIME_US = -62_135_596_800_000_000, 253_402_300_79
 """The years 1 to 9999: what a calendar, a table and a query can hold."""
 MAX_UNCERTAINTY_MS = (1 << 31) - 1
 MAX_BOOT_CHARACTERS = 256
+MAX_MAPPING_CHARACTERS = 96
 MAX_REASON_CHARACTERS = 64
 
 
@@ -137,8 +138,9 @@ class Record:
 
     `device_time_us`: microseconds since 1970-01-01T00:00Z by the device's clock (corrected if `uncertainty_ms` > 0).
     `monotonic_us`: microseconds of the monotonic clock within one boot of the device, 0 to 2**63-1. `boot`: identifies
-    that boot. `uncertainty_ms`: 0 as measured, else the half-width of a corrected device time. `encode` refuses values
-    outside the bounds above.
+    that boot. `uncertainty_ms`: 0 as measured, else the half-width of a corrected device time. `mapping`: name and
+    digest of the settings that translated a foreign message, at most 96 printable ASCII characters; empty for a message
+    of the agent's own contract. `encode` refuses values outside the bounds above.
     """
 
     seq: int
@@ -147,6 +149,7 @@ class Record:
     monotonic_us: int = 0
     boot: str = ""
     uncertainty_ms: int = 0
+    mapping: str = ""
 
 
 class Tombstone(NamedTuple):

@@ -48,6 +48,7 @@ from waybill.record.layout import (
     HEADING,
     LATITUDE,
     LONGITUDE,
+    MAPPING,
     MAX_CONTENT_BYTES,
     MONOTONIC,
     NAME,
@@ -62,6 +63,7 @@ from waybill.record.layout import (
     UNCERTAINTY,
     Column,
     Content,
+    check_mappings,
     read_content,
 )
 from waybill.record.packing import EXACT, IntegerColumn, check_finite, is_scale, is_surely_within, joined_planes
@@ -109,8 +111,19 @@ def _are_members(members: Any, count: int) -> bool:
         and type(boots) is list
         and len(boots) == 2
         and _is_dictionary(boots[0], boots[1], count, *BOOT)
-        and _are_rows(members[5:], kinds, count)
+        and _are_rows(_behind_mappings(members[5:], count), kinds, count)
     )
+
+
+def _behind_mappings(members: Any, count: int) -> Any:
+    """The members behind the mappings, which may be absent. Raises Malformed instead of False."""
+    if not members or members[0][0] != "a":
+        return members
+    names, index = members[0][1]
+    if not _is_dictionary(names, index, count, *MAPPING):
+        raise Malformed("the mappings")
+    check_mappings(names)
+    return members[1:]
 
 
 def _are_rows(sections: Any, kinds: Any, count: int) -> bool:

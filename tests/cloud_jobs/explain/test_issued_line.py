@@ -1,22 +1,26 @@
 """Lines of issued documents, taken apart in a lake: notes, publications that cannot be used, the longest month."""
 
 from datetime import UTC, date, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
-from cloud_jobs.explain.issued_line import explain_line
-from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.explain.explanation import ExplainedHour
+from cloud_jobs.explain.issued_line import explain_line, records_of_hour
+from cloud_jobs.explain.terminal import records_table
+from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.usage import job
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, clerk
 from tests.cloud_jobs.billing.register.metered_lake import JANUARY, meter, metered_lake, publish, state
-from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
+from tests.system.lake_of_fixes import NOON, LakeFix, ingest, lake_of, square
 
 
 def issued(made: BilledLake) -> BilledLake:
@@ -66,3 +70,16 @@ def test_every_hour_of_the_longest_month_is_computed_again(tmp_path: Path, monke
     issue_period(billed.register, days, None, clerk=by)
     explanation = explain_line(billed.register, "WB-EU-00000001", 1).explanation
     assert (len(explanation.hours), explanation.agrees) == (hours, True)
+
+
+@pytest.mark.parametrize(("mapping", "shown"), [("buses@0a1b2c3d", True), (None, False)])
+def test_a_fix_of_a_mapping_is_shown_with_it(tmp_path: Path, mapping: str | None, shown: bool) -> None:
+    lake = lake_of(tmp_path)
+    ingest(lake, [LakeFix("eu-1", 1, NOON, 53.5, 10.0, mapping=mapping), LakeFix("eu-1", 2, NOON, 53.5, 10.0)])
+    hour = ExplainedHour(hour=NOON, quantity=1, seq_ranges=SeqRanges.parse('{"7": [[1, 2]]}'), digest="")
+    rows = [*records_of_hour(lake, TenantDevice("acme", "eu-1"), hour, 10)]
+    assert [row["mapping"] for row in rows] == [mapping, None]
+    printed = StringIO()
+    Console(width=200, file=printed).print(records_table(NOON, rows, 2))
+    text = printed.getvalue()
+    assert ("buses@0a1b2c3d" in text, "mapping" in text, "2026-01-05T12:00:01" in text) == (shown, shown, True)

@@ -1,5 +1,6 @@
 """What the executors make of messages: rows for the table, and what they say of each device stream."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_a_position_becomes_a_row_with_nulls_where_nothing_was_said() -> None:
     assert row["altitude_m"] is row["number"] is row["text"] is row["payload"] is row["name"] is None
     assert row["device_time"] == datetime.fromtimestamp(time_us / 1e6, UTC)
     assert row["device_date"] == date(2026, 1, 5)
+
+
+def test_a_record_of_a_mapping_names_it_and_another_has_null() -> None:
+    records = (
+        Record(1, 1_767_603_422_000_000, Canary(id="a"), mapping="buses@0a1b2c3d"),
+        Record(2, 1_767_603_422_000_000, Canary(id="b")),
+    )
+    native = tuple(replace(record, mapping="") for record in records)
+    rows = rows_of(decoded(encode(Batch("d", 9, 2, records)), encode(Batch("e", 9, 2, native))))
+    assert [row["mapping"] for row in rows] == ["buses@0a1b2c3d", None, None, None]
 
 
 def test_a_device_time_far_off_has_no_day_and_is_kept() -> None:
