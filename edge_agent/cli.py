@@ -68,6 +68,56 @@ def check_config(config: Config) -> None:
     typer.echo(f"{config}: valid. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")
 
 
+def _option(help_text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(help=help_text, show_default=False)
+    return option
+
+
+@app.command()
+def setup(
+    *,
+    out: Annotated[Path, typer.Option("--out", help="The settings file to write.")] = Path("agent.toml"),
+    tenant: Annotated[str, _option("Owner of the device.")] = "",
+    device: Annotated[str, _option("Name of the device.")] = "",
+    region: Annotated[str, _option("Name of the region.")] = "",
+    ca: Annotated[str, _option("File of the root certificate.")] = "",
+    region_host: Annotated[str, _option("Host of the region's broker.")] = "",
+    region_port: Annotated[str, _option("Its port (8883).")] = "",
+    claim: Annotated[str, _option("token or certificate.")] = "",
+    token_file: Annotated[str, _option("File of the one-time token.")] = "",
+    enrolment_port: Annotated[str, _option("Port of the enrolment broker (8884).")] = "",
+    certificate: Annotated[str, _option("File of the device's certificate, instead of a token.")] = "",
+    key: Annotated[str, _option("File of its private key.")] = "",
+    vehicle_host: Annotated[str, _option("Host of the vehicle's broker (127.0.0.1).")] = "",
+    vehicle_port: Annotated[str, _option("Its port (1883).")] = "",
+    sensors: Annotated[str, _option("native, or the preset of what the sensors send.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: options and defaults count.")] = False,
+) -> None:
+    """Write a settings file: ask what is missing, and check each answer by trying it.
+
+    Exit status: 0 written; 1 an answer does not work, or the file exists; 78 the settings do not load.
+
+    Example: edge-agent setup --tenant acme --device bus-1 --out agent.toml
+    """
+    from edge_agent.guided_setup import QUESTIONS, Interview, SetupRefused, next_commands, settings_text, write_settings
+
+    found = locals()
+    given = {one.name: str(found[one.name]) for one in QUESTIONS}
+    if certificate and not claim:
+        given["claim"] = "certificate"
+    with _errors_as_lines():
+        # before a dozen questions are asked
+        if out.exists() and not force:
+            raise SetupRefused(f"{out} exists and stays as it is; --force replaces it, --out names another file")
+        ask = None if yes else lambda text, default: str(typer.prompt(text, default=default or None))
+        answers = Interview(given, ask, typer.echo).answers()
+        write_settings(out, settings_text(answers), replace=force)
+    typer.echo(f"{out}: written. Next:")
+    for command in next_commands(out, answers):
+        typer.echo(f"  {command}")
+
+
 @app.command()
 def broker_conf(
     config: Config,

@@ -95,6 +95,7 @@ SUBCOMMANDS = {
     "demo": LazyCommand(
         "deploy.demo.cli:demo", "local", "Run Waybill from vehicles to a checked bill on real servers."
     ),
+    "try": LazyCommand("deploy.trial.cli:try_device", "local", "Try a device of your own, up to a draft of its bill."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "device": LazyCommand(
         "waybill.identity.device_cli:app", "gateway", "Register, suspend, resume and revoke devices."

@@ -88,20 +88,20 @@ class ExpectedDevice(NamedTuple):
 def expect_vehicles(stack: LocalStack, vehicles: Iterable[ScenarioVehicle], token_file: Callable[[str], Path]) -> None:
     """Registers vehicles, each with a token in a file. Raises IdentityError."""
     devices = [ExpectedDevice(one.sender, one.region, token_file(one.device)) for one in vehicles]
-    expect_devices(stack, devices, "drives in the demo")
+    expect_devices(stack.folder, devices, "drives in the demo")
 
 
-def expect_devices(stack: LocalStack, devices: Iterable[ExpectedDevice], reason: str) -> None:
-    """Registers devices as expected. Raises IdentityError."""
+def expect_devices(folder: Path, devices: Iterable[ExpectedDevice], reason: str, by: str = _OPERATOR) -> None:
+    """Registers devices as expected on the stack of a folder. Raises IdentityError, DemoError."""
     entries, now = [], datetime.now(UTC)
-    change = DeviceChange(now, _OPERATOR, reason)
+    change = DeviceChange(now, by, reason)
     for device in devices:
         token, file = make_token(), device.token_file
         file.parent.mkdir(parents=True, exist_ok=True)
         create_durably(file, token.text.get_secret_value().encode() + b"\n", mode=0o600)
         claim = Claim(id=token.id, password_hash=token.password_hash, until=now + TOKEN_LIFETIME)
         entries.append(expect(*device.sender, region=device.region, claim=claim, change=change))
-    with _registry(stack) as registry:
+    with _registry(folder) as registry:
         missing = registry.change({one.name: exactly(one) for one in entries}, _CONFIRM_S).missing
     if missing:
         raise DemoError(f"the access daemons of {', '.join(missing)} did not confirm the devices")
@@ -110,7 +110,7 @@ def expect_devices(stack: LocalStack, devices: Iterable[ExpectedDevice], reason:
 def enrolled(stack: LocalStack, names: Iterable[str], poll: Callable[[int], None], timeout_s: float) -> int:
     """The number of these devices with a certificate, once all have one or the time is over."""
     wanted, ends = list(names), time.monotonic() + timeout_s
-    with _registry(stack) as registry:
+    with _registry(stack.folder) as registry:
         while True:
             found = [one for one in map(registry.get, wanted) if one is not None]
             count = sum(one.state is DeviceState.ACTIVE and bool(one.certificates) for one in found)
@@ -126,7 +126,7 @@ def lock_out(stack: LocalStack, name: str, region: str, certificate: TlsFiles) -
     regions = tuple(sorted(stack.brokers))
     with (
         ThreadPoolExecutor(max_workers=1) as pool,
-        _registry(stack) as registry,
+        _registry(stack.folder) as registry,
         open_session(stack.brokers[region].port, tls_context(certificate)) as session,
     ):
         entry = registry.get(name)
@@ -141,8 +141,8 @@ def lock_out(stack: LocalStack, name: str, region: str, certificate: TlsFiles) -
     return LockedOut(name, after_s, refused, regions)
 
 
-def _registry(stack: LocalStack) -> RegistrySession:
-    return RegistrySession(read_operator_settings(stack.folder / OPERATOR_SETTINGS))
+def _registry(folder: Path) -> RegistrySession:
+    return RegistrySession(read_operator_settings(folder / OPERATOR_SETTINGS))
 
 
 def open_session(port: int, context: ssl.SSLContext, timeout_s: float = _END_S) -> ssl.SSLSocket:

@@ -86,7 +86,7 @@ class DemoCanary:
     def start(self) -> None:
         """Its vehicle enrols, and drives as soon as the gateways listen. Raises IdentityError, DemoError."""
         device = ExpectedDevice((CANARY_TENANT, self.settings.device), self._region, self._token_file)
-        expect_devices(self._stack, [device], "is the canary of the demo")
+        expect_devices(self._stack.folder, [device], "is the canary of the demo")
         show_settings(self._stack.folder, f"{canary_device(self._region)}.toml", self._config)
         self._stack.add(self._process, wait=False)
 

@@ -49,9 +49,9 @@ def http_health(
     return is_healthy
 
 
-def port_is_open(port: int) -> bool:
+def port_is_open(port: int, host: str = _HOST) -> bool:
     try:
-        socket.create_connection((_HOST, port), timeout=_MQTT_S).close()
+        socket.create_connection((host, port), timeout=_MQTT_S).close()
     except OSError:
         return False
     return True

@@ -1,0 +1,299 @@
+"""The centre of a trial: ingest and usage in one Spark session, and the draft of one payer.
+
+    python -m deploy.trial.centre STACK_FOLDER TENANT DEVICE PAYER EVENTS_FILE
+
+The process starts Spark at once and waits for the stack beside it. It appends events to a file, one JSON object a line.
+Two processes of `cloud-jobs` would start Spark twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import SparkSession
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.rating import Charge, RatedAccount, cells_of_usage, rate, rated_columns
+from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
+from cloud_jobs.billing.usage import tracks_at
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.errors import CloudError
+from cloud_jobs.explain.explanation import explain, with_hours_again
+from cloud_jobs.explain.metered_again import meter_again
+from cloud_jobs.ingest.job import start_ingest
+from cloud_jobs.job_settings import SparkSettings
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import records_and_erasures
+from cloud_jobs.lake.snapshot_reads import publications, reference_table, usage_rows
+from cloud_jobs.lake.snapshots import LakeState, newest_state
+from cloud_jobs.lake.tables import Condition, Lake
+from cloud_jobs.lake.transactions import counter_of
+from cloud_jobs.pulsar_source import PulsarDataSource
+from cloud_jobs.reference.tables import collect
+from cloud_jobs.spark import start_spark
+from cloud_jobs.spark_python import SOURCE
+from cloud_jobs.usage.job import compute_usage
+from deploy.local import LocalStackError, StackState
+from waybill.daemon.signals import stop_on_signals
+from waybill.settings import SettingsError, load
+
+# The draft of a payer: rated from usage, and each charge again from the records.
+
+
+class DraftLine(NamedTuple):
+    """A charge as text. `again_minor`: the amount computed again, None if it is unknown."""
+
+    text: str
+    amount_minor: int
+    again_minor: int | None
+    agrees: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The running period of a payer as of now: provisional, without a number. `entries`: metered of the device."""
+
+    period: str
+    currency: str
+    net_minor: int
+    lines: tuple[DraftLine, ...]
+    entries: int
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether each amount was computed again, and is the same. None if any is unknown."""
+        found = [one.agrees for one in self.lines]
+        return False if False in found else None if None in found else True
+
+    @property
+    def net(self) -> str:
+        return f"{amount_text(self.net_minor, self.currency)} {self.currency}"
+
+
+def draft(lake: Lake, payer: str, device: TenantDevice, period: BillingPeriod) -> Draft:
+    """The draft of a payer's running period at the newest state of the lake. Raises BillingError, LakeError."""
+    state = newest_state(lake)
+    reference = reference_table(lake, state)
+    contract = Contracts(publications(reference)).contract_of(payer, period)
+    last = period.end - timedelta.resolution
+    usage = usage_rows(lake, state, contract.devices, period.start, last, columns=rated_columns([contract]))
+    (used,) = cells_of_usage([contract], usage)
+    rated = rate(contract, used.cells, used.metered)
+    whole = usage_rows(lake, state, contract.devices, period.start, last)
+    again = _Again(lake, state, contract, whole, reference)
+    mine = [one for one in rated.charges if (one.key.tenant, one.key.device) == device and one.amount_minor]
+    return Draft(
+        period=f"{period.first_day:%Y-%m}",
+        currency=rated.currency,
+        net_minor=rated.net_minor,
+        lines=tuple(_line(rated, one, again) for one in mine),
+        entries=sum(one.quantity for one in mine if one.key.meter is Meter.ENTRY),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    lake: Lake
+    state: LakeState
+    contract: PayerContract
+    usage: Any
+    reference: Any
+
+    def explained(self, charge: Charge) -> tuple[int | None, bool | None]:
+        """The amount of a charge computed again, and whether it and all of its hours agree."""
+        found = explain(self.contract, self.usage, charge, is_whole=True)
+        if found.hours:
+            stored, _ = records_and_erasures(self.lake)
+            hours, device = [one.hour for one in found.hours], TenantDevice(charge.key.tenant, charge.key.device)
+            tracks = tracks_at(self.state)
+            again = meter_again(self.lake, self.state, stored, device, hours, tracks=tracks, reference=self.reference)
+            found = with_hours_again(found, again.rows, hours, is_of_other_engine=again.is_of_other_engine)
+        return found.amount_minor, found.agrees
+
+
+def _line(rated: RatedAccount, charge: Charge, again: _Again) -> DraftLine:
+    key, meter = charge.key, charge.key.meter
+    amount = f"{amount_text(charge.amount_minor, rated.currency)} {rated.currency}"
+    if meter is None:
+        return DraftLine(f"{key.kind.value} {amount}", charge.amount_minor, None, True)
+    place = place_text(meter, key.zone)
+    what = f"{meter.value}{f' {place}' if place else ''}"
+    quantity = f"{quantity_text(meter, charge.quantity)} {MEASURE_OF[meter].unit}"
+    again_minor, agrees = again.explained(charge)
+    return DraftLine(f"{what}: {quantity} at {key.price} = {amount}", charge.amount_minor, again_minor, agrees)
+
+
+# The process.
+
+_POLL_S: Final = 0.25
+_COLLECT_S: Final = 2.0
+_STACK_S: Final = 600.0
+_SMALL: Final = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
+_SETTINGS: Final = "cloud.toml"
+_TIME_ZONE: Final = "UTC"
+# Spark's JVM lives for minutes: the quick compiler alone costs less than the other one gains.
+_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+class CentreEvents:
+    """Appends events to a file that another process reads while it grows."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("a", encoding="utf-8")
+
+    def say(self, event: str, **facts: object) -> None:
+        self._file.write(json.dumps({"event": event, "at": datetime.now(UTC).isoformat(), **facts}) + "\n")
+        self._file.flush()
+
+
+@dataclass(slots=True)
+class CentreLoop:
+    """Follows one device through the lake. `settings`: those of the stack's jobs. The fence is called as the payer."""
+
+    spark: SparkSession
+    settings: CloudSettings
+    device: TenantDevice
+    payer: str
+    events: CentreEvents
+    seen: int = 0
+    commit: int = 0
+    said: str = ""
+    is_known: bool = False
+    """Whether the payer's contract and the fence are in the lake."""
+    is_entered: bool = False
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set. Raises CloudError when the ingest ends."""
+        lake = self.settings.tables
+        lake.create()
+        # what an earlier trial of this device left says nothing about this one
+        self.commit = counter_of(lake.ingest_commit())
+        ingest = start_ingest(self.spark, self.settings, available_now=False)
+        self.events.say("ready")
+        collected_s = 0.0
+        try:
+            while not stop.wait(_POLL_S):
+                if not ingest.query.isActive:
+                    fenced = ingest.micro_batch.fenced
+                    raise CloudError(str(fenced or ingest.query.exception() or "the ingest has ended"))
+                found = self._new_records(lake)
+                if found:
+                    self.seen += len(found)
+                    self.events.say("records", count=self.seen, newest=max(found))
+                is_new = not self.is_known and time.monotonic() - collected_s > _COLLECT_S and self._collect(lake)
+                collected_s = collected_s if self.is_known else time.monotonic()
+                if self.seen and self.is_known and (found or is_new):
+                    compute_usage(self.spark, lake, self.settings.tracks)
+                    self._draft(lake)
+        finally:
+            ingest.query.stop()
+
+    def _new_records(self, lake: Lake) -> list[int]:
+        """The seq of each record of the device that the ingest has committed since the last call."""
+        newest = counter_of(lake.ingest_commit())
+        if newest <= self.commit:
+            return []
+        where: list[Condition] = [
+            ("tenant", "=", self.device.tenant),
+            ("device", "=", self.device.device),
+            ("ingest_number", ">", self.commit),
+            ("ingest_number", "<=", newest),
+        ]
+        self.commit = newest
+        return [int(one) for one in lake.rows("records", ["seq"], where=where)["seq"].to_pylist()]
+
+    def _collect(self, lake: Lake) -> bool:
+        """Copies what was published into the lake; whether contract and fence are there now."""
+        collect(self.spark, lake, self.settings.source_options, self.settings.reference.trust())
+        rows = lake.rows("reference", ["kind"], where=[("id", "=", self.payer)])
+        self.is_known = {"account", "fence"} <= {*rows["kind"].to_pylist()}
+        return self.is_known
+
+    def _draft(self, lake: Lake) -> None:
+        period = BillingPeriod.parse(f"{datetime.now(UTC):%Y-%m}", _TIME_ZONE)
+        try:
+            found = draft(lake, self.payer, self.device, period)
+        except BillingError as error:
+            self.events.say("unrated", why=str(error))
+            return
+        if found.entries and not self.is_entered:
+            self.is_entered = True
+            self.events.say("entered", place=self.payer, entries=found.entries)
+        lines = [one.text for one in found.lines]
+        facts = {"lines": lines, "net": found.net, "agrees": found.agrees, "period": found.period}
+        if lines and (text := json.dumps(facts)) != self.said:
+            self.events.say("draft", **facts)
+            self.said = text
+
+
+@contextmanager
+def _session(folder: Path) -> Iterator[SparkSession]:
+    """A session with the stack's settings; those of a stack that has none yet are the defaults."""
+    file = folder / _SETTINGS
+    settings = load_cloud(folder) if file.exists() else None
+    spark = start_spark(
+        "waybill-try",
+        settings.spark if settings else SparkSettings(),
+        settings.location if settings else None,
+        task_imports=(SOURCE, "cloud_jobs.ingest.parts", "cloud_jobs.spark"),
+    )
+    try:
+        spark.dataSource.register(PulsarDataSource)
+        # a device has a handful of rows: hundreds of tasks would only cost time
+        for name, value in _SMALL.items():
+            spark.conf.set(name, value)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def load_cloud(folder: Path) -> CloudSettings:
+    """The settings of the stack's jobs. Raises SettingsError."""
+    return load(CloudSettings, folder / _SETTINGS).beside(folder)
+
+
+def _wait_for_stack(folder: Path, stop: threading.Event) -> None:
+    """Raises LocalStackError when the stack is not ready in time."""
+    ends_s = time.monotonic() + _STACK_S
+    while not stop.is_set() and time.monotonic() < ends_s:
+        try:
+            if StackState.load(folder).phase == "ready":
+                return
+        except LocalStackError:
+            pass
+        stop.wait(_POLL_S)
+    if not stop.is_set():
+        raise LocalStackError(f"the stack in {folder} is not ready after {_STACK_S:.0f} s")
+
+
+def main(arguments: Sequence[str]) -> int:
+    folder, tenant, device, payer, file = arguments
+    events = CentreEvents(Path(file))
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", _JVM)
+    try:
+        with _session(Path(folder)) as spark, stop_on_signals() as stop:
+            events.say("spark")
+            _wait_for_stack(Path(folder), stop)
+            if not stop.is_set():
+                settings = load_cloud(Path(folder))
+                CentreLoop(spark, settings, TenantDevice(tenant, device), payer, events).run(stop)
+    except (CloudError, LocalStackError, SettingsError, OSError) as error:
+        events.say("failed", why=str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""The files that a trial writes, commented: with `--keep` they are the beginning of a real set-up."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from deploy.trial.sources import Place
+
+_HEARTBEAT_S: Final = 60
+
+
+def one_region(topology: str, region: str) -> str:
+    """The stack's topology with one region and its cluster: a third of the time that it takes to start goes."""
+    name = re.escape(region)
+    kept = re.sub(rf"(?m)^\[clusters\.(?!hq\b|{name}\b)\w+\]\n", "", topology)
+    kept = re.sub(rf"(?m)^\[regions\.(?!{name}\b)\w+\]\n(?:[a-z_]+ = .*\n)+\n?", "", kept)
+    assert f"[regions.{region}]" in kept, "it is a region of the stack"
+    return f"# One region of deploy/local/topology.toml, made by `waybill try`.\n{kept}"
+
+
+def agent_text(
+    *,
+    device: str,
+    tenant: str,
+    folder: Path,
+    region: str,
+    broker_port: int,
+    uplink_port: int,
+    enrolment_port: int,
+    ca: Path,
+    token_file: Path,
+    status_port: int,
+    preset: str,
+) -> str:
+    """`agent.toml`, as the agent reads it."""
+    mapping = f"""
+# What the sensors send; without it only the contract of docs/sensors.md is read.
+[[mappings]]
+name = "sensors"
+preset = {json.dumps(preset)}
+""" if preset else ""  # fmt: skip
+    return f"""# The agent of {tenant}/{device}, made by `waybill try`. On a vehicle: /etc/edge-agent/agent.toml.
+#   edge-agent check-config --config this
+#   edge-agent run --config this
+
+[device]
+tenant = {json.dumps(tenant)}
+id = {json.dumps(device)}
+
+# The vehicle's own broker, at which sensors publish.
+[intake]
+host = "127.0.0.1"
+port = {broker_port}
+{mapping}
+# Records wait here until the region acknowledges them. On a vehicle: /var/lib/edge-agent.
+[buffer]
+path = {json.dumps(str(folder / "buffer"))}
+prune_delay_s = 0.3
+
+[drain]
+heartbeat_s = {_HEARTBEAT_S}
+
+# The region's broker. On a vehicle: its name, and port 8883.
+[[uplinks]]
+region = {json.dumps(region)}
+host = "127.0.0.1"
+port = {uplink_port}
+backoff_max_s = 2
+
+[uplinks.tls]
+ca = {json.dumps(str(ca))}
+
+# Once, the one-time token becomes a certificate: `waybill device expect` writes the token.
+[enrolment]
+host = "127.0.0.1"
+port = {enrolment_port}
+ca = {json.dumps(str(ca))}
+token_file = {json.dumps(str(token_file))}
+backoff_first_s = 0.5
+backoff_max_s = 2
+
+# http://127.0.0.1:{status_port}/status, /health and /metrics
+[status]
+port = {status_port}
+"""
+
+
+def fence_text(name: str, place: Place, radius_m: float) -> str:
+    """A circle around a place, as GeoJSON."""
+    feature = {
+        "type": "Feature",
+        "properties": {"id": name, "radius_m": radius_m},
+        "geometry": {"type": "Point", "coordinates": [place.longitude, place.latitude]},
+    }
+    return json.dumps({"type": "FeatureCollection", "features": [feature]}, indent=1) + "\n"
+
+
+def contracts_text(name: str, tenant: str, region: str, since: datetime) -> str:
+    """A seller, a tariff and an account with the device, in force from a moment on."""
+    begin, address = since.isoformat(), '{ line = "Example street 1", city = "Hamburg", country = "DE" }'
+    return f"""# Made by `waybill try`. Change it, then:
+#   waybill reference check FILE
+#   waybill reference put FOLDER --config publisher.toml --key operator.key --reason WHY
+
+# Who sends the invoices.
+[[legal_entity]]
+id = "{name}"
+effective_from = {begin}
+name = "Trial of {name}"
+address = {address}
+tax_registration_id = "TRIAL"
+number_prefix = "{_prefix(name)}"
+payment = {{ means_code = "58", iban = "DE02 1203 0000 0000 2020 51" }}
+
+# What is charged: a day with a record, each kilometre, and each entry into the fence.
+[[tariff]]
+id = "{name}"
+effective_from = {begin}
+currency = "EUR"
+prices = [
+  {{ meter = "active day", unit = "day", unit_amount = 1.00 }},
+  {{ meter = "distance", unit = "km", unit_amount = 0.45 }},
+  {{ meter = "distance", zone = "*", unit = "km", unit_amount = 0.40 }},
+  {{ meter = "entry", zone = "{name}", unit = "each", unit_amount = 2.50 }},
+]
+
+# Who pays, and for which vehicles.
+[[account]]
+id = "{name}"
+effective_from = {begin}
+name = "Trial of {name}"
+tariff = "{name}"
+devices = [{{ tenant = "{tenant}", device = "{name}", region = "{region}", begin = {begin} }}]
+
+[account.payer]
+legal_entity = "{name}"
+currency = "EUR"
+time_zone = "UTC"
+address = {address}
+vat = {{ category = "O", exemption_reason = "No supply: a trial" }}
+"""
+
+
+def _prefix(name: str) -> str:
+    """A prefix of document numbers that no other seller has."""
+    return f"{re.sub(r'[^A-Z0-9]', '', name.upper())[:12]}-"
