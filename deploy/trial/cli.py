@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from deploy.local.errors import LocalStackError
+from deploy.local import LocalStackError
 from deploy.trial.ladder import LadderState, Rung, RungView, rungs, step
 from waybill.daemon.logs import LogSettings, start_logging
 from waybill.daemon.signals import raise_on_signals
