@@ -53,14 +53,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("setup")
     authority = LocalAuthority(folder / "access")
     security = MosquittoSecurity(tls=authority.server("broker@eu", "eu"))
-    brokers = [MosquittoBroker("eu", folder / "eu", security=security), MosquittoBroker("car", folder / "car")]
+    region, vehicle = MosquittoBroker("eu", folder / "eu", security=security), MosquittoBroker("car", folder / "car")
     token = folder / "token"
     token.write_text(make_token().text.get_secret_value() + "\n")
-    for one in brokers:
+    for one in (region, vehicle):
         one.start()
-    wait_all(brokers)
-    yield Place(folder, *brokers, authority.file, token)
-    for one in brokers:
+    wait_all([region, vehicle])
+    yield Place(folder, region, vehicle, authority.file, token)
+    for one in (region, vehicle):
         one.stop()
 
 
