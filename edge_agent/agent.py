@@ -26,7 +26,7 @@ from edge_agent.enrolment.certificates import (
 )
 from edge_agent.errors import StoreInUse
 from edge_agent.intake.intake_loop import IntakeLoop
-from edge_agent.intake.messages import NONE
+from edge_agent.intake.messages import NONE, MessageParser
 from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.clock_correction import ClockCorrector
@@ -77,6 +77,7 @@ def current_state(agent: Agent) -> dict[str, Any]:
         "local_broker": intake.connected,
         "vehicle_broker": intake.broker_watch.state(time.monotonic()),
         "unreadable": agent.intake.unreadable.rows(),
+        "mappings": agent.intake.parser.rows(),
         "messages_readable": agent.intake.unreadable.state(time.monotonic()) != NONE,
         "vehicle_broker_dropped": intake.broker_watch.dropped,
         "region": drain.health.connected_region,
@@ -211,6 +212,7 @@ class Agent:
             clocks=self._clocks,
             clock_monitor=ClockMonitor(self._clocks.boot, offset_us, rules.jump_us),
             correction=rules,
+            parser=_parser_of(settings),
             on_commit=self.drainer.inbox.on_committed,
             on_missed=self.drainer.inbox.on_missed,
             on_jump=self.drainer.inbox.on_jump,
@@ -297,6 +299,14 @@ class Agent:
     def _on_certificate_answer(self, payload: bytes) -> None:
         if self.enrolment is not None:
             self.enrolment.on_answer(payload)
+
+
+def _parser_of(settings: AgentSettings) -> MessageParser:
+    if not settings.mappings:
+        return MessageParser()
+    from edge_agent.mapping.parser import compile_mappings  # noqa: PLC0415 - memory that most agents do not need
+
+    return compile_mappings(settings.mappings)
 
 
 def _lock_folder(folder: Path) -> IO[bytes]:

@@ -60,7 +60,12 @@ def check_config(config: Config) -> None:
 
     with _errors_as_lines():
         settings = load(AgentSettings, config)
-        if found := problems(settings):
+        found = problems(settings)
+        if settings.mappings:
+            from edge_agent.mapping.examples import example_faults
+
+            found += example_faults(settings.mappings)
+        if found:
             raise SettingsError(str(config), found)
     for warning in settings.plain_text():
         typer.echo(f"{config}: warning: {warning}", err=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from edge_agent.mapping.settings import MAX_MAPPINGS, MappingSettings, check_mappings
 from waybill.daemon.logs import LogSettings
 from waybill.identity.names import device_name
 from waybill.mqtt.broker_settings import BrokerSettings, Host, Port, Seconds, is_this_machine
@@ -25,6 +26,7 @@ from waybill.record import (
 from waybill.settings import Settings
 
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
+TopicFilter = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 UncertaintySeconds = Annotated[float, Field(gt=0, le=MAX_UNCERTAINTY_MS // 1000)]
 """A duration that has to fit into the uncertainty of a record."""
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
@@ -48,8 +50,8 @@ class DeviceSettings(Settings):
 class IntakeSettings(BrokerSettings):
     """The vehicle's own broker."""
 
-    topic: str = VEHICLE_FILTER
-    """What to subscribe to."""
+    topics: tuple[TopicFilter, ...] = Field(default=(VEHICLE_FILTER,), max_length=64)
+    """What to subscribe to, besides the topics of the mappings."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
     """Messages that may be unacknowledged; a redelivery is recognised among so many plus one commit."""
 
@@ -229,6 +231,7 @@ class AgentSettings(Settings):
     insecure: bool = False
     """Allows plain text to another machine."""
     intake: IntakeSettings = IntakeSettings()
+    mappings: tuple[MappingSettings, ...] = Field(default=(), max_length=MAX_MAPPINGS)
     buffer: BufferSettings = BufferSettings()
     classes: tuple[ClassSettings, ...] = Field(default=DEFAULT_CLASSES, min_length=1, max_length=MAX_CLASSES)
     drain: DrainSettings = DrainSettings()
@@ -240,6 +243,11 @@ class AgentSettings(Settings):
     push: PushSettings = PushSettings()
     status: StatusSettings = StatusSettings()
     log: LogSettings = LogSettings()
+
+    @field_validator("mappings")
+    @classmethod
+    def _mappings_exclude_each_other(cls, mappings: tuple[MappingSettings, ...]) -> tuple[MappingSettings, ...]:
+        return check_mappings(mappings)
 
     @field_validator("classes")
     @classmethod

@@ -107,6 +107,11 @@ BY_CLASS = {
     "records": ("waybill_agent_depth_records", "Records that wait, by class"),
     "bytes": ("waybill_agent_depth_bytes", "Bytes of the batches that wait, by class"),
 }
+BY_MAPPING = {
+    "messages": ("waybill_agent_mapped_messages_total", "Messages that a mapping read or refused, by mapping"),
+    "records": ("waybill_agent_mapped_records_total", "Records that a mapping made, by mapping"),
+    "refused": ("waybill_agent_mapping_refusals_total", "Messages and elements that a mapping refused, by mapping"),
+}
 LABELLED_COUNTERS = {
     "malformed": ("reason", "waybill_agent_malformed_messages_total", "Messages that became raw records, by reason"),
     "left_out_members": (
@@ -148,6 +153,9 @@ class AgentCollector(Collector):
             yield GaugeMetricFamily(name, text, value=float(values.get(key) or 0))
         for key, (label, name, text) in LABELLED_COUNTERS.items():
             yield _labelled(CounterMetricFamily(name, text, labels=[label]), state.get(key, {}))
+        for key, (name, text) in BY_MAPPING.items():
+            by_mapping = {one["mapping"]: one[key] for one in state.get("mappings", [])}
+            yield _labelled(CounterMetricFamily(name, text, labels=["mapping"]), by_mapping)
         for prefix, (name, text) in STORED_BY_REASON.items():
             by_reason = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
             yield _labelled(CounterMetricFamily(name, text, labels=["reason"]), by_reason)

@@ -47,6 +47,12 @@ def print_status(state: dict[str, Any]) -> None:
         for one in state.get("unreadable", ())
     ]
     _print_rows(console, not_understood, title="Messages not understood")
+    mapped = [
+        {"mapping": one["mapping"], "messages": one["messages"], "records": one["records"], "refused": one["refused"]}
+        | {"last refusal": one["last_refusal"], "its message": one["sample"]}
+        for one in state.get("mappings", ())
+    ]
+    _print_rows(console, mapped, title="Mappings")
     left_out = state.get("left_out_members", {}).items()
     _print_rows(
         console,

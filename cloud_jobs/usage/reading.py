@@ -26,6 +26,7 @@ from waybill.record import (
     RAW_REASONS,
     TOO_LARGE_EVENT,
     meant_contract_topic,
+    raw_reason_group,
 )
 
 # Hours of devices to compute. Pure, on arrays.
@@ -247,7 +248,7 @@ def reason_number(topic: str, reason: str) -> int:
         return _REASON_NUMBERS[reason]
     contract_topic = meant_contract_topic(topic)
     kind = _OTHER_KIND if contract_topic is None else contract_topic.rpartition("/")[2]
-    return _REASON_NUMBERS[f"{kind}/{reason if reason in RAW_REASONS else OTHER_REASON}"]
+    return _REASON_NUMBERS[f"{kind}/{raw_reason_group(reason)}"]
 
 
 def _reason_of_large(attributes: str) -> int:

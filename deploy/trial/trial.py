@@ -59,6 +59,7 @@ from deploy.trial.phone import PhoneListener
 from deploy.trial.sources import Fix, Message, MessageReader, Place, TrialError, apart_m
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
+from edge_agent.mapping.parser import compile_mappings
 from gateway.errors import AlertsUnread, NoAnswer
 from gateway.status import GatewayStatus
 from gateway.status_answer import read_answer
@@ -312,7 +313,9 @@ class Trial:
 
     def reader(self) -> MessageReader:
         """Reads messages as the agent with these settings does. Raises SettingsError."""
-        return MessageReader((load(AgentSettings, self.config).intake.topic,))
+        settings = load(AgentSettings, self.config)
+        parser = compile_mappings(settings.mappings)
+        return MessageReader((*settings.intake.topics, *parser.filters), parser.parse)
 
     @property
     def token_command(self) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from random import Random
 
 import structlog
+from paho.mqtt.client import topic_matches_sub
 
 from edge_agent.config import IntakeSettings
 from edge_agent.errors import LinkError
@@ -27,11 +29,21 @@ RETRY_FIRST_S = 0.2
 RETRY_MAX_S = 5.0
 
 
+def widest_filters(filters: Sequence[str]) -> list[str]:
+    """The filters without those whose topics another one has too: a broker may send their messages twice."""
+    widest: list[str] = []
+    for one in sorted(dict.fromkeys(filters), key=lambda text: ("#" not in text, "+" not in text)):
+        if not any(topic_matches_sub(other, one) and ("#" in other or "#" not in one) for other in widest):
+            widest.append(one)
+    return widest
+
+
 class IntakeLoop:
     """Runs in one thread (`run`). Other threads use `stop` and read the attributes."""
 
     def __init__(self, settings: IntakeSettings, intake: Intake, random: Random) -> None:
         self._settings = settings
+        self._topics = widest_filters([*settings.topics, *intake.parser.filters])
         self.intake = intake
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, random.random)
         self._retry = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.random)
@@ -85,17 +97,20 @@ class IntakeLoop:
         self.broker_watch.on_connected(time.monotonic(), resumed=session.session_present, was_connected=was_connected)
         self.intake.on_connected(resumed=session.session_present)
         # Without waiting: a broker sends queued messages before its answer, and those must be committed.
-        session.subscribe(settings.topic, takes_retained=False)
+        for topic in self._topics:
+            session.subscribe(topic, takes_retained=False)
         session.watch(DROPPED_TOPIC)
         while not self._stopping.is_set():
+            late_s = self.intake.add_late_records(time.monotonic())
             due_s = self.intake.due_in(time.monotonic())
             if due_s == 0 or self.intake.is_full:
                 self._commit(session)
-            session.poll(LONGEST_WAIT_S if due_s is None else due_s)
+            waits_s = [one for one in (due_s, late_s) if one is not None]
+            session.poll(min(waits_s, default=LONGEST_WAIT_S))
             if session.is_subscribed and not self.connected:
                 self.connected = True
                 self._backoff.reset()
-                log.info("listening", broker=f"{settings.host}:{settings.port}", topic=settings.topic)
+                log.info("listening", broker=f"{settings.host}:{settings.port}", topics=self._topics)
             # In every round: stored records must be corrected even if no message comes.
             self.intake.state_head()
             self._declare_dropped()

@@ -17,9 +17,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -85,7 +85,7 @@ class UnreadableMessages:
             topic = OTHER_TOPICS
         kind = self._kinds.setdefault((topic, reason), UnreadableKind(_printable(topic), reason))
         kind.messages += 1
-        kind.sample = _printable(payload[: 4 * SAMPLE_CHARACTERS].decode("utf-8", "replace"))
+        kind.sample = printable_sample(payload)
         kind.detail = _printable(detail)
         if reason in NO_FAULTS:
             return
@@ -110,8 +110,12 @@ class UnreadableMessages:
         return [asdict(kind) for kind in kinds]
 
 
+def printable_sample(payload: bytes) -> str:
+    """The beginning of a message, safe to print on a terminal."""
+    return _printable(payload[: 4 * SAMPLE_CHARACTERS].decode("utf-8", "replace"))
+
+
 def _printable(text: str) -> str:
-    """The beginning of a text, safe to print on a terminal."""
     shown = "".join(one if one.isprintable() else "·" for one in text[: SAMPLE_CHARACTERS + 1])
     return shown if len(shown) <= SAMPLE_CHARACTERS else f"{shown[: SAMPLE_CHARACTERS - 1]}…"
 
@@ -128,7 +132,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PADDING = b"\0 \t\r\n"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _MAX_NUMBER_CHARACTERS = 40
-_YEAR_2000_S, _YEAR_2100_S = 946_684_800, 4_102_444_800
+YEAR_2000_S, YEAR_2100_S = 946_684_800, 4_102_444_800
 _UNITS = {1: "time-in-seconds", 1_000_000: "time-in-microseconds", 1_000_000_000: "time-in-nanoseconds"}
 """Units in a second. A number that is a time of this century in one of them is not in milliseconds."""
 _LEAP_SECOND = re.compile(r"(?<=[T ][0-9]{2}:[0-9]{2}:)60|(?<=[T ][0-9]{4})60")
@@ -158,9 +162,51 @@ class Parsed(NamedTuple):
     payload: bytes
     left_out: tuple[str, ...] = ()
     detail: str = ""
+    mapping: str = ""
+    """The mapping that read it, `name@digest`; with `+held` for a position whose other half is older; "": none."""
+    torn: object = None
+    """What the mapping's join needs of it."""
 
 
-class _MalformedMessage(Exception):
+class LateRecord(NamedTuple):
+    """A record that became due without a message: the topic and monotonic time of the message that it waited for."""
+
+    topic: str
+    parsed: Parsed
+    arrival_us: int
+
+
+class MessageParser:
+    """Reads messages of the vehicle's contract. `edge_agent.mapping.parser` has one that reads other messages, too."""
+
+    filters: tuple[str, ...] = ()
+    """The MQTT filters of messages that it reads besides those of the contract."""
+
+    def parse(self, topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed, ...]:
+        """The records of a message, as `parse_message`. Changes nothing."""
+        return parse_message(topic, payload, missing)
+
+    def accept(self, parsed: tuple[Parsed, ...], topic: str, arrival_us: int) -> tuple[Parsed, ...]:  # noqa: ARG002
+        """The records of a message that is stored: counted, and with a torn position that it completes.
+
+        `arrival_us`: when the message came, by the monotonic clock.
+        """
+        return parsed
+
+    def due_in(self, now_us: int) -> float | None:  # noqa: ARG002 - contract messages wait for nothing
+        """Seconds until `expire` has a record; None when nothing waits."""
+        return None
+
+    def expire(self, now_us: int) -> Sequence[LateRecord]:  # noqa: ARG002 - contract messages wait for nothing
+        """The records that are due now."""
+        return ()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The mappings with their counters, as plain values. Any thread may call this."""
+        return []
+
+
+class MalformedMessage(Exception):
     """`reason`: a short stable word for metrics."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -183,39 +229,39 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed,
         if isinstance(value, list):
             return _elements(topic, contract_topic, value)
         return (_parsed(contract_topic, value, payload),)
-    except _MalformedMessage as error:
+    except MalformedMessage as error:
         return (_raw(topic, payload, error.reason, error.detail),)
 
 
 def _elements(topic: str, contract_topic: str, elements: list[Any]) -> tuple[Parsed, ...]:
-    """The records of an array, each readable or raw. Raises _MalformedMessage if no element can be read."""
+    """The records of an array, each readable or raw. Raises MalformedMessage if no element can be read."""
     if not elements or len(elements) > MAX_ELEMENTS or not all(isinstance(one, dict) for one in elements):
-        raise _MalformedMessage("no-object")
+        raise MalformedMessage("no-object")
     found: list[Parsed] = []
     for element in elements:
         payload = json.dumps(element, separators=(",", ":")).encode()
         try:
             found.append(_parsed(contract_topic, element, payload))
-        except _MalformedMessage as error:
+        except MalformedMessage as error:
             found.append(_raw(topic, payload, error.reason, error.detail))
     if all(one.malformed for one in found):
-        raise _MalformedMessage(found[0].malformed, found[0].detail)
+        raise MalformedMessage(found[0].malformed, found[0].detail)
     return tuple(found)
 
 
 def _parsed(contract_topic: str, message: Any, payload: bytes) -> Parsed:
     if not isinstance(message, dict):
-        raise _MalformedMessage("no-object")
+        raise MalformedMessage("no-object")
     read, members = _READERS[contract_topic]
     left_out: list[str] = []
     try:
         body = read(message, left_out)
     except KeyError as error:
-        raise _MalformedMessage("wrong-fields", f"`{error.args[0]}` is missing") from error
+        raise MalformedMessage("wrong-fields", f"`{error.args[0]}` is missing") from error
     except ValidationError as error:
-        raise _MalformedMessage("wrong-fields", f"`{error.errors()[0]['loc'][0]}` cannot be used") from error
+        raise MalformedMessage("wrong-fields", f"`{error.errors()[0]['loc'][0]}` cannot be used") from error
     if message.get("time") is None:
-        raise _MalformedMessage("no-time")
+        raise MalformedMessage("no-time")
     left_out += message.keys() - members
     return Parsed(body, _device_time_us(message["time"]), "", payload, tuple(left_out))
 
@@ -234,10 +280,10 @@ def _json_value(payload: bytes) -> Any:
     try:
         return parse_json(text, max_bytes=MAX_RAW_BYTES, max_depth=MAX_DEPTH, max_values=MAX_VALUES, nan_is_null=True)
     except InvalidJson as error:
-        raise _MalformedMessage("no-json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
+        raise MalformedMessage("no-json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
 
 
-def _number(value: Any) -> float | None:
+def read_number(value: Any) -> float | None:
     """A number, or a text that is one; None for anything else. JSON's true is an int to Python."""
     if type(value) is float:
         return value
@@ -248,49 +294,60 @@ def _number(value: Any) -> float | None:
 
 
 def _device_time_us(value: Any) -> int:
-    if type(value) is int and _YEAR_2000_S * 1000 <= value < _YEAR_2100_S * 1000:
+    if type(value) is int and YEAR_2000_S * 1000 <= value < YEAR_2100_S * 1000:
         return value * 1000
-    number = value if type(value) is int else _number(value)
+    number = value if type(value) is int else read_number(value)
     if number is None and isinstance(value, str):
-        time_us = _iso_us(value.strip())
+        time_us = iso_time_us(value.strip())
         if not 0 <= time_us < LATEST_US:
-            raise _MalformedMessage("impossible-time")
+            raise MalformedMessage("impossible-time")
         return time_us
     # A text with an exponent is rounded, for example by C's %g to six digits, which is minutes.
     if number is None or (isinstance(value, str) and "e" in value.lower()):
-        raise _MalformedMessage("time-not-read")
+        raise MalformedMessage("time-not-read")
     for per_second, reason in _UNITS.items():
-        if _YEAR_2000_S * per_second <= number < _YEAR_2100_S * per_second:
-            raise _MalformedMessage(reason)
+        if YEAR_2000_S * per_second <= number < YEAR_2100_S * per_second:
+            raise MalformedMessage(reason)
     # A time before 2000 comes from a clock that is not set yet; it is corrected later (`edge_agent.clocks`).
-    if not 0 <= number < _YEAR_2100_S * 1000:
-        raise _MalformedMessage("impossible-time")
+    if not 0 <= number < YEAR_2100_S * 1000:
+        raise MalformedMessage("impossible-time")
     return round(number * 1000)
 
 
-def _iso_us(text: str) -> int:
+def iso_time_us(text: str, zone: tzinfo | None = None) -> int:
+    """Microseconds since 1970 of a text in ISO 8601. `zone`: of a text without an offset. Raises MalformedMessage."""
     text = _SPACED_OFFSET.sub("", _UTC_NAME.sub("Z", text.upper()))
     try:
         moment = datetime.fromisoformat(_LEAP_SECOND.sub("59", text))
         if moment.tzinfo is None:
-            raise _MalformedMessage("time-without-offset")
+            moment = zoned(moment, zone)
         # As in POSIX, the leap second has the number of the next second.
         moment += timedelta(seconds=1 if _LEAP_SECOND.search(text) else 0)
         # timestamp() is a double of seconds: without rounding, microseconds would be lost.
         return round(moment.timestamp() * 1_000_000)
     except (ValueError, OverflowError) as error:
-        raise _MalformedMessage("time-not-read") from error
+        raise MalformedMessage("time-not-read") from error
 
 
-def _position(message: dict[str, Any], unusable: list[str]) -> Body:
+def zoned(moment: datetime, zone: tzinfo | None) -> datetime:
+    """The moment of a local time. Raises MalformedMessage for one that the zone has twice or not at all."""
+    if zone is None:
+        raise MalformedMessage("time-without-offset")
+    moment = moment.replace(tzinfo=zone)
+    if moment.utcoffset() != moment.replace(fold=1).utcoffset():
+        raise MalformedMessage("time-without-offset", "the zone changes its clocks in this hour")
+    return moment
+
+
+def read_position(message: dict[str, Any], unusable: list[str]) -> Position:
     latitude, longitude = _coordinate(message, "latitude"), _coordinate(message, "longitude")
     if 180 < longitude <= 360:
         longitude -= 360  # of a device that counts eastward all around
     if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
-        raise _MalformedMessage("impossible-position")
+        raise MalformedMessage("impossible-position")
     fields = {"latitude": latitude, "longitude": longitude}
     for name in message.keys() & _OPTIONAL.keys():
-        value, (least, greatest) = _number(message[name]), _OPTIONAL[name]
+        value, (least, greatest) = read_number(message[name]), _OPTIONAL[name]
         if name == "heading_deg" and value is not None and 360 < value <= _ROUNDED_FULL_CIRCLE_DEG:
             value -= 360
         # Bounds on both sides exclude infinities; no text becomes NaN.
@@ -304,26 +361,26 @@ def _position(message: dict[str, Any], unusable: list[str]) -> Body:
 def _coordinate(message: dict[str, Any], name: str) -> float:
     # A missing coordinate is a wrong format; receivers without a fix send null.
     if message[name] is None:
-        raise _MalformedMessage("no-fix")
-    if (value := _number(message[name])) is None:
-        raise _MalformedMessage("wrong-fields", f"`{name}` is no number")
+        raise MalformedMessage("no-fix")
+    if (value := read_number(message[name])) is None:
+        raise MalformedMessage("wrong-fields", f"`{name}` is no number")
     return value
 
 
-def _signal(message: dict[str, Any], _: list[str]) -> Body:
+def read_signal(message: dict[str, Any], _: list[str]) -> Body:
     value = message["value"]
     if value is None:
-        raise _MalformedMessage("no-value")
+        raise MalformedMessage("no-value")
     if isinstance(value, list):
         value = json.dumps(value, separators=(",", ":"))
     if type(value) is int:
         if abs(value) > _MAX_EXACT_INTEGER:  # as a double it would become another number
-            raise _MalformedMessage("number-too-large")
+            raise MalformedMessage("number-too-large")
         value = float(value)
     return Signal(path=_unreserved(message["path"]), value=value)
 
 
-def _event(message: dict[str, Any], unusable: list[str]) -> Body:
+def read_event(message: dict[str, Any], unusable: list[str]) -> Body:
     attributes = message.get("attributes", {})
     if not isinstance(attributes, dict):
         unusable.append("attributes")
@@ -333,7 +390,7 @@ def _event(message: dict[str, Any], unusable: list[str]) -> Body:
 
 def _unreserved(name: Any) -> Any:
     if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
-        raise _MalformedMessage("reserved-name")
+        raise MalformedMessage("reserved-name")
     return name
 
 
@@ -343,9 +400,9 @@ def _canary(message: dict[str, Any], _: list[str]) -> Body:
 
 _Reader = Callable[[dict[str, Any], list[str]], Body]
 _READERS: dict[str, tuple[_Reader, frozenset[str]]] = {
-    VEHICLE_POSITION: (_position, frozenset({"time", *Position.model_fields})),
-    VEHICLE_SIGNAL: (_signal, frozenset({"time", *Signal.model_fields})),
-    VEHICLE_EVENT: (_event, frozenset({"time", *Event.model_fields})),
+    VEHICLE_POSITION: (read_position, frozenset({"time", *Position.model_fields})),
+    VEHICLE_SIGNAL: (read_signal, frozenset({"time", *Signal.model_fields})),
+    VEHICLE_EVENT: (read_event, frozenset({"time", *Event.model_fields})),
     VEHICLE_CANARY: (_canary, frozenset({"time", *Canary.model_fields})),
 }
 """By topic: the reader, which adds names with unusable values to a list, and the known members."""

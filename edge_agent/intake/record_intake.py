@@ -21,29 +21,49 @@ from edge_agent.clocks import (
 )
 from edge_agent.config import AgentSettings, ClassSettings
 from edge_agent.errors import StoreDamaged, StoreError, StoreFull
-from edge_agent.intake.messages import Parsed, UnreadableMessages, parse_message
+from edge_agent.intake.messages import MessageParser, Parsed, UnreadableMessages
 from edge_agent.store.batch_rows import Arrival, PendingRecord, RedeliveryMatcher, StoredBatch, arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import BufferRetention
 from waybill.mqtt.mqtt_client import MqttMessage
-from waybill.record import MAX_DEVICE_TIME_US, Event, Raw
+from waybill.record import (
+    MAX_DEVICE_TIME_US,
+    VEHICLE_EVENT,
+    VEHICLE_POSITION,
+    VEHICLE_SIGNAL,
+    Body,
+    Event,
+    Position,
+    Raw,
+    Signal,
+)
 
 # The class of a topic.
 
 REMEMBERED_TOPICS = 1024
 
 
-def classifier(classes: Sequence[ClassSettings]) -> Callable[[str], int]:
-    """A function from a topic to the index of the first class with a matching filter."""
+_CONTRACT_TOPICS: dict[type[Body], str] = {Position: VEHICLE_POSITION, Signal: VEHICLE_SIGNAL, Event: VEHICLE_EVENT}
+
+
+def classifier(classes: Sequence[ClassSettings]) -> Callable[[str, type[Body] | None], int]:
+    """A function to the index of the first class with a filter that matches the topic.
+
+    Its second argument is the body of a record that a mapping made. If only `#` matches its topic, it has the class of
+    the contract's topic for such records.
+    """
 
     @lru_cache(maxsize=REMEMBERED_TOPICS)
-    def classify(topic: str) -> int:
+    def classify(topic: str, mapped: type[Body] | None = None) -> int:
+        contract_topic = _CONTRACT_TOPICS.get(mapped) if mapped is not None else None
         for index, one in enumerate(classes):
             # A topic that begins with $ matches no wildcard (MQTT 5, 4.7.2), but a record needs a class.
-            if any(pattern == "#" or topic_matches_sub(pattern, topic) for pattern in one.topics):
+            takes_all = contract_topic is None and "#" in one.topics
+            if takes_all or any(pattern != "#" and topic_matches_sub(pattern, topic) for pattern in one.topics):
                 return index
-        raise AssertionError("the settings promise a class that takes everything")
+        assert contract_topic is not None, "the settings promise a class that takes everything"
+        return classify(contract_topic, None)
 
     return classify
 
@@ -142,6 +162,7 @@ class IntakeParts:
     clocks: Clocks
     clock_monitor: ClockMonitor
     correction: CorrectionRules
+    parser: MessageParser = field(default_factory=MessageParser)
     on_commit: Callable[[Sequence[StoredBatch]], None]
     on_missed: Callable[[], None]
     on_jump: Callable[[ClockJump], None]
@@ -153,6 +174,7 @@ class Intake:
 
     def __init__(self, settings: AgentSettings, parts: IntakeParts) -> None:
         self._parts = parts
+        self.parser = parts.parser
         self._classify = classifier(settings.classes)
         self._urgent = [one.urgent for one in settings.classes]
         limits = settings.buffer
@@ -208,7 +230,7 @@ class Intake:
             self._mids.append(message.mid)
             self._watermark.on_redelivered(self._parts.clocks.monotonic_us())
             return False
-        parsed = _parsed_message(message)
+        parsed = self._parsed(message)
         if message.qos and self._match_redelivery(message, arrival, parsed[0].device_time_us):
             self._parts.buffer.counters.add("duplicates", 1)
             self._watermark.on_redelivered(self._parts.clocks.monotonic_us())
@@ -301,18 +323,31 @@ class Intake:
         self._waiting_bytes = sum(len(one.payload) for one in kept)
         self._earliest_waiting_us = min((one.device_time_us for one in kept), default=MAX_DEVICE_TIME_US)
 
-    def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: Sequence[Parsed], now_s: float) -> None:
-        index = self._classify(message.topic)
+    def _parsed(self, message: MqttMessage) -> tuple[Parsed, ...]:
+        """The message's records; raw after an unexpected error, because no message may stop the intake."""
+        try:
+            return self.parser.parse(message.topic, message.payload, message.missing)
+        except Exception as error:  # noqa: BLE001 - see above
+            log.error("a message that cannot be read is carried raw", topic=message.topic, error=repr(error))
+            raw = Raw.model_construct(topic=message.topic, payload=message.payload, reason="unreadable")
+            return (Parsed(raw, None, raw.reason, message.payload),)
+
+    def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: tuple[Parsed, ...], now_s: float) -> None:
+        topic = message.topic
         wall_us, monotonic_us = self.check_clocks()
+        parsed = self.parser.accept(parsed, topic, monotonic_us)
+        is_urgent = False
         for place, one in enumerate(parsed):
             if one.malformed:
                 _count(self.counters.malformed, one.malformed)
-                self.unreadable.add(message.topic, one.malformed, one.payload, now_s, one.detail)
+                self.unreadable.add(topic, one.malformed, one.payload, now_s, one.detail)
             else:
                 self.unreadable.readable_at_s = now_s
             for name in one.left_out:
                 _count(self.counters.left_out_members, name[:MAX_NAME_CHARACTERS])
             time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
+            index = self._class_of(topic, one)
+            is_urgent = is_urgent or self._urgent[index]
             pending = PendingRecord(
                 index,
                 one.body,
@@ -320,9 +355,10 @@ class Intake:
                 monotonic_us,
                 self._parts.clocks.boot,
                 arrival,
-                topic=message.topic,
+                topic=topic,
                 payload=one.payload,
                 continues=place > 0,
+                mapping=one.mapping,
             )
             # A message sent before the jump has the time of the former clock.
             pending = self._corrected(pending, self._jump) if self._jump else pending
@@ -336,12 +372,44 @@ class Intake:
             self._arrivals.add(arrival)
         size = len(message.payload)
         self.counters.messages += 1
-        self._group.add(now_s, size, urgent=self._urgent[index], records=len(parsed))
+        self._group.add(now_s, size, urgent=is_urgent, records=len(parsed))
+
+    def _class_of(self, topic: str, one: Parsed) -> int:
+        return self._classify(topic, type(one.body) if one.mapping else None)
+
+    def add_late_records(self, now_s: float) -> float | None:
+        """Adds records that became due without a message; returns the seconds until the next one is due, if any."""
+        due_s = self.parser.due_in(self._parts.clocks.monotonic_us())
+        if due_s != 0:
+            return due_s
+        wall_us, monotonic_us = self.check_clocks()
+        for topic, one, arrival_us in self.parser.expire(monotonic_us):
+            index = self._class_of(topic, one)
+            arrived_us = _within_wire(wall_us - (monotonic_us - arrival_us))
+            time_us = arrived_us if one.device_time_us is None else one.device_time_us
+            of, boot = arrival_of(0, topic, one.payload), self._parts.clocks.boot
+            pending = PendingRecord(
+                index,
+                one.body,
+                time_us,
+                arrival_us,
+                boot,
+                of,
+                topic=topic,
+                payload=one.payload,
+                mapping=one.mapping,
+            )
+            pending = self._corrected(pending, self._jump) if self._jump else pending
+            self._waiting.append(pending)
+            self._waiting_bytes += len(one.payload)
+            self._observe_time(pending.device_time_us, wall_us, monotonic_us, is_kept=False)
+            self._group.add(now_s, len(one.payload), urgent=self._urgent[index])
+        return self.parser.due_in(monotonic_us)
 
     def add_own_record(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:
         """Adds a record of the agent itself. `counts`: counters that grow when it is stored."""
         wall_us, monotonic_us = self.check_clocks()
-        index, payload = self._classify(topic), body.attributes.encode()
+        index, payload = self._classify(topic, None), body.attributes.encode()
         of, boot = arrival_of(0, topic, payload), self._parts.clocks.boot
         pending = PendingRecord(index, body, _within_wire(wall_us), monotonic_us, boot, of, 0, topic, payload)
         self._keep_waiting([*self._waiting, pending._replace(counts=counts)])
@@ -458,13 +526,3 @@ def _count(counts: dict[str, int], name: str) -> None:
     if name not in counts and len(counts) >= MAX_NAMES:
         name = OTHER_NAMES
     counts[name] = counts.get(name, 0) + 1
-
-
-def _parsed_message(message: MqttMessage) -> tuple[Parsed, ...]:
-    """The message's records; raw after an unexpected error, because no message may stop the intake."""
-    try:
-        return parse_message(message.topic, message.payload, message.missing)
-    except Exception as error:  # noqa: BLE001 - see above
-        log.error("a message that cannot be read is carried raw", topic=message.topic, error=repr(error))
-        raw = Raw.model_construct(topic=message.topic, payload=message.payload, reason="unreadable")
-        return (Parsed(raw, None, raw.reason, message.payload),)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from edge_agent.clocks import ClockJump, ClockMonitor, CorrectionRules, HeadStatement
 from edge_agent.config import AgentSettings
+from edge_agent.intake.messages import MessageParser
 from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.store.batch_rows import StoredBatch
 from edge_agent.store.buffer import Buffer
@@ -37,6 +38,7 @@ class IntakeHarness:
         on_jump: Callable[[ClockJump], None] = lambda _: None,
         offset_us: int | None = None,
         on_statement: Callable[[HeadStatement | None], None] = lambda _: None,
+        parser: MessageParser | None = None,
     ) -> None:
         self.folder = folder
         self.buffer = buffer or open_buffer(folder, RING)
@@ -49,6 +51,7 @@ class IntakeHarness:
             clocks=self.clocks,
             clock_monitor=ClockMonitor("boot", self.clocks.offset_us if offset_us is None else offset_us, jump_us),
             correction=correction_rules(jump_us),
+            parser=parser or MessageParser(),
             on_commit=on_commit,
             on_missed=lambda: None,
             on_jump=on_jump,

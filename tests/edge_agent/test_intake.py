@@ -129,7 +129,7 @@ def test_no_json_object_breaks_the_intake(message, topic):
 )
 def test_the_first_class_that_fits_takes_the_record(topic, name):
     classify = classifier(DEFAULT_CLASSES)
-    assert [DEFAULT_CLASSES[classify(topic)].name for _ in range(2)] == [name, name]
+    assert [DEFAULT_CLASSES[classify(topic, None)].name for _ in range(2)] == [name, name]
 
 
 def test_a_commit_is_due_after_its_delay_and_at_once_when_it_is_full_or_urgent():
@@ -230,9 +230,7 @@ def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged
 def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
     waiting = []
     for number, (message, topic) in enumerate(messages, 1):
-        (parsed,) = record_intake._parsed_message(
-            MqttMessage(number, 1, False, f"vehicle/{topic}", json.dumps(message).encode())
-        )
+        (parsed,) = parse_message(f"vehicle/{topic}", json.dumps(message).encode())
         waiting.append(pending_record(number)._replace(body=parsed.body, device_time_us=parsed.device_time_us or 0))
     found = pack_commit(waiting, BatchOwner("eu-0001", 7, 0), 1, 0)
     assert found.unencodable == 0

@@ -90,7 +90,7 @@ PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / 
 EVERYTHING = "\n".join(PAGES.values())
 # The settings of each program, and the pages that may explain them.
 SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
-    AgentSettings: ("edge-agent.md",),
+    AgentSettings: ("edge-agent.md", "mappings.md"),
     GatewaySettings: ("gateway.md", "access.md"),
     AccessSettings: ("access.md",),
     AlertSettings: ("alerts.md",),
@@ -109,7 +109,7 @@ LINK = re.compile(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)")
 
 def settings_of(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        yield name
+        yield field.alias or name
         for inner in _models(field.annotation):
             yield from settings_of(inner)
 

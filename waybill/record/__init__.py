@@ -49,6 +49,7 @@ from waybill.record.record import (
     MAX_RAW_BYTES,
     MAX_UNCERTAINTY_MS,
     NO_FAULTS,
+    NO_MAPPING,
     OTHER_REASON,
     RAW_REASONS,
     RESERVED_PREFIX,
@@ -65,6 +66,7 @@ from waybill.record.record import (
     Signal,
     Tombstone,
     new_epoch,
+    raw_reason_group,
 )
 from waybill.record.strict_json import parse_json
 from waybill.record.wire import MAX_RECORDS, decode, encode, read_header, validate, with_statement
@@ -79,6 +81,7 @@ __all__ = [
     "MAX_RECORDS",
     "MAX_UNCERTAINTY_MS",
     "NO_FAULTS",
+    "NO_MAPPING",
     "OTHER_REASON",
     "RAW_REASONS",
     "RESERVED_PREFIX",
@@ -129,6 +132,7 @@ __all__ = [
     "new_epoch",
     "parse_device_topic",
     "parse_json",
+    "raw_reason_group",
     "read_header",
     "shared_filter",
     "split_ack",

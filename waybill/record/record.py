@@ -23,17 +23,21 @@ TOO_LARGE_EVENT = f"{RESERVED_PREFIX}too_large"
 BROKER_DROPPED_EVENT = f"{RESERVED_PREFIX}broker_dropped"
 """The vehicle's broker dropped messages before an agent had them; its attributes have how many `messages`, and since
 when (`since`, milliseconds since 1970, or null)."""
-NO_FAULTS = frozenset({"unknown-topic", "no-fix", "no-value"})
-"""Why a record is raw although nothing is wrong: its topic is nobody's contract, the receiver sees no satellite, or the
-sensor has no value now."""
+NO_MAPPING = "mapping:when:no-match"
+"""Why a message is raw that the conditions of all mappings exclude."""
+NO_FAULTS = frozenset({"unknown-topic", "no-fix", "no-value", NO_MAPPING})
+"""Why a record is raw although nothing is wrong: its topic is nobody's contract, the receiver sees no satellite, the
+sensor has no value now, or no mapping is meant for it."""
 RAW_REASONS = (
     *("unknown-topic", "misspelt-topic", "no-fix", "no-json", "no-object", "wrong-fields", "reserved-name"),
     *("too-large", "unencodable", "no-time", "time-not-read", "impossible-time", "time-without-offset"),
     *("time-in-seconds", "time-in-microseconds", "time-in-nanoseconds", "impossible-position", "no-value"),
     *("number-too-large", "number-out-of-range", "too-deep", "too-many-values", "duplicate-name"),
-    *("lone-surrogate", "unreadable"),
+    *("lone-surrogate", "unreadable", NO_MAPPING),
+    *("mapping:format", "mapping:each", "mapping:time", "mapping:latitude", "mapping:longitude", "mapping:position"),
+    *("mapping:signal", "mapping:event", "mapping:outputs"),
 )
-"""Why agents carry a message raw. A centre counts any other word as `OTHER_REASON`."""
+"""Why agents carry a message raw, as a centre counts them: see `raw_reason_group`."""
 OTHER_REASON = "other"
 MAX_NAME_CHARACTERS = 256
 MAX_TOPIC_CHARACTERS = 65_535
@@ -110,6 +114,13 @@ KIND_OF: dict[type[Body], Kind] = {
     Canary: Kind.CANARY,
     Raw: Kind.RAW,
 }
+
+
+def raw_reason_group(reason: str) -> str:
+    """The word of RAW_REASONS for a reason: of `mapping:field:why` the first two parts; else OTHER_REASON."""
+    if reason not in RAW_REASONS and reason.startswith("mapping:"):
+        reason = reason.rpartition(":")[0]
+    return reason if reason in RAW_REASONS else OTHER_REASON
 
 
 DEVICE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -122,7 +122,7 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
         return f"{where}: {fault}" if where else fault
     here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
     near = _nearest_key(here, wrong)
-    advice = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(here.model_fields))}"
+    advice = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(_keys(here)))}"
     return f"{where}: no such {called}; {advice}"
 
 
@@ -140,8 +140,13 @@ def _fault_of_value(where: str, detail: ErrorDetails) -> str:
 def _nearest_key(here: type[BaseModel], wrong: str) -> str:
     """A similar key of this table, or of a table in it."""
     tables = ((name, _model_inside(field.annotation)) for name, field in here.model_fields.items())
-    below = [f"{name}.{key}" for name, table in tables if table is not None for key in table.model_fields]
-    return nearest(wrong, [*here.model_fields, *below], SIMILAR)
+    below = [f"{name}.{key}" for name, table in tables if table is not None for key in _keys(table)]
+    return nearest(wrong, [*_keys(here), *below], SIMILAR)
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    """The keys of a table as a file has them: a key that is a word of Python has an alias."""
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:

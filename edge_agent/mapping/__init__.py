@@ -1,0 +1,1 @@
+"""Foreign messages of a vehicle, translated into the bodies of records."""

@@ -1,0 +1,87 @@
+"""Mapped messages in the agent's intake: stored once, in the class of their kind, also without a message."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edge_agent.config import DEFAULT_CLASSES, AgentSettings, ClassSettings
+from edge_agent.intake.intake_loop import widest_filters
+from edge_agent.intake.record_intake import classifier
+from tests.edge_agent.intake_parts import IntakeHarness
+from tests.edge_agent.mapping.parsers import parser_of
+from tests.edge_agent.mapping.test_join import CAR
+from tests.edge_agent.mapping.test_reading import FIX, PHONES, T
+from waybill.mqtt.mqtt_client import MqttMessage
+from waybill.record import Body, Event, Position, Raw, Signal
+
+
+def message(mid: int, topic: str, payload: str) -> MqttMessage:
+    return MqttMessage(mid, 1, False, topic, payload.encode())
+
+
+def test_one_message_becomes_records_of_three_classes_and_is_acknowledged_once(tmp_path: Path) -> None:
+    intake = IntakeHarness(tmp_path, parser=parser_of(PHONES))
+    one = json.dumps(FIX | {"odo": 1500, "event": "enter"})
+    assert intake.deliver([message(1, "owntracks/a/b", one), message(2, "owntracks/a/b", "{")]) == [1, 2]
+    bodies = [type(record.body) for record in intake.records()]
+    assert sorted(bodies, key=str) == sorted([Event, Position, Signal, Raw], key=str)
+    assert {record.mapping.partition("@")[0] for record in intake.records()} == {"phones"}
+    assert {record.device_time_us for record in intake.records()} >= {T * 1_000_000}
+    assert [depth.records for depth in intake.buffer.depth().values()] == [1, 1, 1, 1]
+
+
+def test_a_held_position_is_stored_without_a_message_at_the_time_of_its_half(tmp_path: Path) -> None:
+    intake = IntakeHarness(tmp_path, parser=parser_of(CAR))
+    intake.deliver([message(1, "cars/1/latitude", "53.5"), message(2, "cars/1/longitude", "9.9")])
+    intake.clocks.now_us += 10_000_000
+    assert intake.deliver([message(3, "cars/1/longitude", "9.8")]) == [3]
+    half = intake.records()[-1]
+    intake.clocks.now_us += 300_000
+    assert intake.record_intake.add_late_records(0.0) == pytest.approx(0.2)
+    intake.clocks.now_us += 400_000
+    assert intake.record_intake.add_late_records(0.0) is None
+    assert intake.commit() == []
+    held = intake.records()[-1]
+    assert held.body == Position(latitude=53.5, longitude=9.8)
+    assert held.device_time_us == half.device_time_us
+    assert held.mapping == f"{half.mapping}+held"
+
+
+def test_a_half_that_is_delivered_again_makes_no_second_position(tmp_path: Path) -> None:
+    intake = IntakeHarness(tmp_path, parser=parser_of(CAR))
+    halves = [message(1, "cars/1/latitude", "53.5"), message(2, "cars/1/longitude", "9.9")]
+    intake.connect(resumed=False)
+    intake.deliver(halves)
+    intake.connect(resumed=True)
+    assert intake.deliver([one._replace(dup=True) for one in halves]) == [1, 2]
+    assert [type(one.body) for one in intake.records()].count(Position) == 1
+    assert intake.record_intake.add_late_records(0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "mapped", "name"),
+    [
+        ("owntracks/a/b", Position, "position"),
+        ("owntracks/a/b", Event, "urgent"),
+        ("owntracks/a/b", Raw, "other"),
+        ("vehicle/position", Signal, "position"),
+        ("trucks/7", Signal, "trucks"),
+        ("trucks/7", None, "trucks"),
+    ],
+)
+def test_a_mapped_record_has_the_class_of_its_kind_unless_a_class_names_its_topic(
+    topic: str, mapped: type[Body] | None, name: str
+) -> None:
+    classes = (*DEFAULT_CLASSES[:3], ClassSettings(name="trucks", topics=("trucks/#",)), DEFAULT_CLASSES[3])
+    assert classes[classifier(classes)(topic, mapped)].name == name
+
+
+def test_no_subscription_has_the_topics_of_another_one() -> None:
+    assert widest_filters(["vehicle/#", "gw/+", "vehicle/+/position", "gw/7", "gw/+"]) == ["vehicle/#", "gw/+"]
+    assert widest_filters(["a/+", "a/#", "+/#"]) == ["+/#"]
+    assert widest_filters(["a/+", "+/b"]) == ["a/+", "+/b"]
+
+
+def test_an_agent_without_mappings_reads_only_the_contract() -> None:
+    assert AgentSettings.model_fields["mappings"].default == ()
