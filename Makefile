@@ -4,8 +4,9 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 CLUSTER ?=
 LAKE ?= folder
+EXTRAS ?=
 
-.PHONY: help setup python packages demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts weight
+.PHONY: help setup python packages package-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts weight
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -16,10 +17,11 @@ setup:  ## System packages, the virtual environment, Pulsar's server, an S3 serv
 python:
 	@deploy/bootstrap.sh python
 
-packages: python  ## What another machine installs, in dist: the wheel, and for each extra the packages with their hashes
-	@rm -rf dist
-	@.venv/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
-	@$(PYTHON) -m deploy.wheel
+packages: python package-tools  ## What another machine installs, in dist; EXTRAS="gateway": archives of their wheels too
+	@$(PYTHON) -m deploy.packages $(EXTRAS)
+
+package-tools:
+	@deploy/bootstrap.sh package-tools
 
 demo: setup  ## Vehicles to a checked bill on real servers; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
 	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(CLUSTER),--spark-cluster)
@@ -40,7 +42,7 @@ unit: python  ## The tests that need no server
 	@$(PYTEST) -m "not system and not nightly" -q
 
 # a process has one Spark: where executors are started, no other test may have started it
-nightly: setup  ## The long forms of the proofs
+nightly: setup package-tools  ## The long forms of the proofs
 	@$(PYTEST) -m "nightly and not own_servers" --timeout 7200
 	@$(PYTEST) -m "nightly and own_servers" --timeout 7200
 

@@ -5,7 +5,7 @@
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
 #   deploy/bootstrap.sh python     the virtual environment only
-#   deploy/bootstrap.sh STEP       pulsar or invoice-rules only
+#   deploy/bootstrap.sh STEP       pulsar, invoice-rules or package-tools only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +31,7 @@ find_python() {
 
 java_is_17() { command -v java >/dev/null 2>&1 && java -version 2>&1 | head -1 | grep -qE '"(17|21)\.'; }
 
-install_system_packages() {
+need_system_packages() {
   need mosquitto mosquitto
   need mvn maven
   need make make
@@ -39,6 +39,17 @@ install_system_packages() {
   java_is_17 || missing+=(openjdk-17-jre-headless)
   [ -n "$(find_python)" ] || missing+=(python3 python3-venv)
   if [ -n "$(find_python)" ] && ! "$(find_python)" -c 'import ensurepip, venv' 2>/dev/null; then missing+=(python3-venv); fi
+}
+
+# What `make packages` and the test of the installed package need; `make test` needs none of it.
+need_package_tools() {
+  need dpkg-deb dpkg
+  need x86_64-linux-gnu-strip binutils-x86-64-linux-gnu
+  need aarch64-linux-gnu-strip binutils-aarch64-linux-gnu
+  need mmdebstrap mmdebstrap
+}
+
+install_missing() {
   [ ${#missing[@]} -eq 0 ] && return
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
@@ -179,6 +190,7 @@ case "${1:-all}" in
   python) install_python ;;
   pulsar) install_pulsar ;;
   invoice-rules) mkdir -p "$CACHE"; install_invoice_rules ;;
-  all) mkdir -p "$CACHE"; install_system_packages; install_python; install_pulsar; install_invoice_rules; install_versitygw; install_promtool ;;
-  *) fail "unknown step '$1' (python, pulsar, invoice-rules, or nothing for all)" ;;
+  package-tools) need_package_tools; install_missing ;;
+  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; install_pulsar; install_invoice_rules; install_versitygw; install_promtool ;;
+  *) fail "unknown step '$1' (python, pulsar, invoice-rules, package-tools, or nothing for all)" ;;
 esac

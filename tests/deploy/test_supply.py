@@ -9,7 +9,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from deploy.local.pulsar import cache_folder
-from deploy.wheel import PROJECT, ROOT, brought, write_lists
+from deploy.packages.wheels import PROJECT, ROOT, brought, write_lists
 
 # A name that is asked of a public index, in a command line or in the arguments of one; a path to a wheel is none.
 INSTALL = re.compile(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from packaging.utils import canonicalize_name
 
-from deploy.wheel import ROOT, brought
+from deploy.packages.wheels import ROOT, brought
 from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake
 from waybill.commands import EXIT_MISSING_EXTRA, PROGRAMS, SUBCOMMANDS
 

@@ -1,0 +1,1 @@
+"""What another machine installs: lists, wheels, Debian packages."""
