@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cloud_jobs.commands import load_checked_settings, load_settings
+from cloud_jobs.commands import Config, load_checked_settings, load_settings, registered_job
 from cloud_jobs.measure import encounters, measure
 from cloud_jobs.operator_commands import app as subject
 from cloud_jobs.operator_commands import close, maintain, status, verdicts
@@ -22,7 +21,6 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 add_version_option(app, "cloud-jobs")
-Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result of each run as a line of JSON.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Process new records until stopped.")]
 
@@ -44,8 +42,10 @@ def ingest(
     """
     from cloud_jobs.ingest.job import run_ingest
 
-    with cloud_errors_as_messages("cloud-jobs"):
-        run_ingest(load_settings(config), available_now=available_now)
+    settings = load_settings(config)
+    words = f"ingest{' --available-now' if available_now else ''}"
+    with cloud_errors_as_messages("cloud-jobs"), registered_job(config, words, settings, serves=not available_now):
+        run_ingest(settings, available_now=available_now)
 
 
 @app.command()
@@ -65,8 +65,9 @@ def usage(
     from cloud_jobs.jobs import run_usage
     from cloud_jobs.run_result import start_report
 
-    with cloud_errors_as_messages("cloud-jobs"):
-        run_usage(load_settings(config), start_report(as_json=as_json), follow=follow)
+    settings, words = load_settings(config), f"usage{' --follow' if follow else ''}"
+    with cloud_errors_as_messages("cloud-jobs"), registered_job(config, words, settings, serves=follow):
+        run_usage(settings, start_report(as_json=as_json), follow=follow)
 
 
 @app.command()
@@ -86,8 +87,9 @@ def geofence(
     from cloud_jobs.jobs import run_geofence
     from cloud_jobs.run_result import start_report
 
-    with cloud_errors_as_messages("cloud-jobs"):
-        run_geofence(load_settings(config), start_report(as_json=as_json), follow=follow)
+    settings, words = load_settings(config), f"geofence{' --follow' if follow else ''}"
+    with cloud_errors_as_messages("cloud-jobs"), registered_job(config, words, settings, serves=follow):
+        run_geofence(settings, start_report(as_json=as_json), follow=follow)
 
 
 @app.command()
@@ -107,8 +109,9 @@ def proximity(
     from cloud_jobs.jobs import run_proximity
     from cloud_jobs.run_result import start_report
 
-    with cloud_errors_as_messages("cloud-jobs"):
-        run_proximity(load_settings(config), start_report(as_json=as_json), follow=follow)
+    settings, words = load_settings(config), f"proximity{' --follow' if follow else ''}"
+    with cloud_errors_as_messages("cloud-jobs"), registered_job(config, words, settings, serves=follow):
+        run_proximity(settings, start_report(as_json=as_json), follow=follow)
 
 
 @app.command("check-config")

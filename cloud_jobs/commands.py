@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.daemon.stack_folder import registered, stack_settings
 from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
     from cloud_jobs.config import CloudSettings
 
 
-# Messages of a job that stops on purpose.
+Config = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        default_factory=stack_settings("cloud.toml"),
+        help="The settings, a TOML file. Default: cloud.toml of the local stack in $WAYBILL_STACK or var/local.",
+        show_default=False,
+    ),
+]
+
+
+@contextmanager
+def registered_job(config: Path, command: str, settings: CloudSettings, *, serves: bool = True) -> Iterator[None]:
+    """Registers a job in the folder of a local stack, if its settings lie there. `serves`: it serves its health."""
+    port = settings.metrics.port_of(command.partition(" ")[0]) if serves else None
+    with registered(f"cloud-jobs {command}", config, f"{settings.metrics.host}:{port}" if port else ""):
+        yield
 
 
 def load_settings(path: Path) -> CloudSettings:

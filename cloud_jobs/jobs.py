@@ -28,7 +28,7 @@ from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.reference.tables import CollectionResult, collect
 from cloud_jobs.run_metrics import RunMetrics, served_metrics
 from cloud_jobs.run_result import PeriodicTrigger, Report, ignore_result, result_of, run_repeatedly
-from cloud_jobs.spark import run_on_executors, start_spark
+from cloud_jobs.spark import run_on_executors, start_spark, terminal_log
 from cloud_jobs.usage import job as usage
 from cloud_jobs.usage.job import UsageRun
 from waybill.daemon.signals import stop_on_signals
@@ -60,7 +60,9 @@ def run_close(
         now = checked_time(lake)
         snapshot = take_snapshot(lake, now) if snapshot_id is None else read_snapshot(lake, snapshot_id)
         run = ClosingRun(name=token_hex(8), snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
-        spark = start_spark("waybill-close", settings.spark, settings.location)
+        spark = start_spark(
+            "waybill-close", settings.spark, settings.location, log=terminal_log(settings.checkpoints, "close")
+        )
         try:
             return close_on_spark(
                 spark, lake, snapshot, days, payers, run=run, against_records=against_records, unbilled=unbilled
@@ -213,7 +215,9 @@ def _measured(job: str, settings: CloudSettings, stop: Event | None) -> Iterator
 @contextmanager
 def _session(job: str, settings: CloudSettings, stop: Event | None) -> Iterator[SparkSession]:
     """A Spark session with the source `pulsar`; SIGTERM and SIGINT set `stop`."""
-    spark = start_spark(f"waybill-{job}", settings.spark, settings.location)
+    spark = start_spark(
+        f"waybill-{job}", settings.spark, settings.location, log=terminal_log(settings.checkpoints, job)
+    )
     # Only now: Spark takes SIGINT for itself, and raises where the loop is to end in order.
     with stop_on_signals(stop) if stop is not None else nullcontext():
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cloud_jobs.commands import load_settings, settings_refused
+from cloud_jobs.commands import Config, load_settings, registered_job, settings_refused
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, device_of, screen
 from waybill.settings import SettingsError, printable_json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def close(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    config: Config,
     *,
     period: Annotated[
         str, typer.Option("--period", help="2026-03, 2026-03-05 or FIRST/LAST, in the payers' time zones.")
@@ -80,7 +80,7 @@ def close(
 
 
 def verdicts(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    config: Config,
     *,
     follow: Annotated[bool, typer.Option("--follow", help="Run until SIGTERM or SIGINT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each run.")] = False,
@@ -102,7 +102,8 @@ def verdicts(
         if without_alerts := settings.regions_without_alerts:
             said = f"name the topics of alerts: none follows from {', '.join(without_alerts)} of ingest.topics"
             raise settings_refused(SettingsError(str(config), [f"verdicts.alerts: {said}"]))
-        run_verdicts(settings, _print_counts(as_json=as_json, follow=follow), follow=follow)
+        with registered_job(config, f"verdicts{' --follow' if follow else ''}", settings, serves=follow):
+            run_verdicts(settings, _print_counts(as_json=as_json, follow=follow), follow=follow)
 
 
 def _print_counts(*, as_json: bool, follow: bool) -> Callable[[dict[str, Any]], None]:
@@ -122,7 +123,7 @@ def _print_counts(*, as_json: bool, follow: bool) -> Callable[[dict[str, Any]], 
 
 
 def maintain(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    config: Config,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line for each run.")] = False,
     erasures: Annotated[bool, typer.Option("--erasures", help="Only list all declared erasures, as JSON.")] = False,
@@ -167,7 +168,8 @@ def maintain(
             if run_once().all_errors:
                 raise typer.Exit(1)
             return
-        with served_metrics(settings.metrics, "maintain", metrics.registry, metrics.health):
+        served = served_metrics(settings.metrics, "maintain", metrics.registry, metrics.health)
+        with registered_job(config, f"maintain --every {every:g}", settings), served:
             repeat_until(stop, run_once, every)
 
 
@@ -210,7 +212,6 @@ def _show(run: MaintenanceRun, *, as_json: bool) -> None:
 # `cloud-jobs subject`.
 
 app = typer.Typer(help="Export or erase the data of a device and a period, for a data subject.", no_args_is_help=True)
-Config = Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)]
 Device = Annotated[str, typer.Argument(metavar="TENANT/DEVICE", help="The device.")]
 From = Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first day (UTC).")]
 Until = Annotated[datetime, typer.Option(formats=["%Y-%m-%d"], help="End of the period (UTC), exclusive.")]
@@ -344,7 +345,7 @@ _STALE_LOOKS: Final = 3
 
 
 def status(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The settings, a TOML file.", show_default=False)],
+    config: Config,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON line each time.")] = False,
     every: Annotated[

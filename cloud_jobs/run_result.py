@@ -19,6 +19,7 @@ from waybill.settings import printable_json
 
 if TYPE_CHECKING:
     from cloud_jobs.reference.tables import CollectionResult
+    from cloud_jobs.usage.devices import UsageSums
 
 
 # Repeated runs of a job until a signal.
@@ -70,26 +71,52 @@ MAX_SHOWN: Final = 100
 """The most unusable versions or messages in a table; JSON has all."""
 _WIDTH: Final = 140
 _REFUSED: Final = "refused_fences"
+_SUMS: Final = "sums"
+_MM_PER_KM: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """What one run of `job` did. `counts`: numbers by name.
 
-    `refused_fences`: unusable publications of fences; `quarantined`: messages that are no publications.
+    `refused_fences`: unusable publications of fences; `quarantined`: messages that are no publications. `sums`: of a
+    run that computes usage.
     """
 
     job: str
     counts: dict[str, int]
     refused_fences: tuple[RefusedVersion, ...]
     quarantined: tuple[QuarantinedMessage, ...]
+    sums: UsageSums | None = None
 
     def with_published(self, count: int) -> JobResult:
         return replace(self, counts=self.counts | {"published": count})
 
     def document(self) -> dict[str, Any]:
         left_out = (_REFUSED, self.refused_fences), ("quarantined_messages", self.quarantined)
-        return {"job": self.job, **self.counts, **{name: [asdict(one) for one in some] for name, some in left_out}}
+        return {
+            "job": self.job,
+            **self.counts,
+            **({} if self.sums is None else {"computed": _sums_values(self.sums)}),
+            **{name: [asdict(one) for one in some] for name, some in left_out},
+        }
+
+
+def _sums_values(sums: UsageSums) -> dict[str, Any]:
+    return {
+        "vehicles": sums.vehicles,
+        "km": sums.distance_mm / _MM_PER_KM,
+        "entries": sums.entries,
+        "listed": [
+            {
+                "vehicle": f"{one.tenant}/{one.device}",
+                "hours": one.hours,
+                "km": one.distance_mm / _MM_PER_KM,
+                "entries": one.entries,
+            }
+            for one in sums.listed
+        ],
+    }
 
 
 Report = Callable[[JobResult], object]
@@ -101,11 +128,13 @@ def ignore_result(_: JobResult) -> None:
 
 def result_of(job: str, run: Any, collected: CollectionResult | None) -> JobResult:
     refused = getattr(run, _REFUSED, None)
-    counts = {one.name: getattr(run, one.name) for one in fields(run) if one.name != _REFUSED}
+    counts = {one.name: getattr(run, one.name) for one in fields(run) if one.name not in {_REFUSED, _SUMS}}
     # a job that uses no fences refuses none
     counts |= {} if refused is None else {"fences_refused": len(refused)}
     counts |= {} if collected is None else {"messages_quarantined": len(collected.quarantined)}
-    return JobResult(job, counts, refused or (), () if collected is None else collected.quarantined)
+    return JobResult(
+        job, counts, refused or (), () if collected is None else collected.quarantined, getattr(run, _SUMS, None)
+    )
 
 
 def start_report(*, as_json: bool) -> Report:
@@ -123,12 +152,28 @@ def print_json(result: JobResult) -> None:
     sys.stdout.flush()
 
 
+def _sums_table(sums: UsageSums) -> FittedTable:
+    """The usage of the hours that a run computed; a vehicle's hour may have been computed before, too."""
+    numbers = (Column.number(name) for name in ("hours", "km", "entries"))
+    table = FittedTable(Column.text("vehicle"), *numbers, title="Computed by this run, in whole hours")
+    for one in sums.listed:
+        name = f"{one.tenant}/{one.device}"
+        table.add(name, f"{one.hours:,}", f"{one.distance_mm / _MM_PER_KM:.3f}", f"{one.entries:,}")
+    if more := sums.vehicles - len(sums.listed):
+        table.add(f"and {more:,} more vehicles")
+    table.add_section()
+    table.add(f"{sums.vehicles:,} in all", "", f"{sums.distance_mm / _MM_PER_KM:.3f}", f"{sums.entries:,}")
+    return table
+
+
 def print_table(result: JobResult) -> None:
     console = screen(_WIDTH)
     counts = FittedTable(Column.text(""), Column.number(""))
     for name, number in result.counts.items():
         counts.add(name.replace("_", " "), str(number))
     console.print(counts)
+    if result.sums is not None and result.sums.vehicles:
+        console.print(_sums_table(result.sums))
     if result.refused_fences:
         headings = map(Column.text, ("kind", "id", "effective from", "place", "reason"))
         refused = FittedTable(*headings, title="Cannot be used, and not in force")

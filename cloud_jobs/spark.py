@@ -11,7 +11,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -249,10 +249,12 @@ def start_spark(
     lake: Location | None = None,
     *,
     task_imports: Sequence[str] = ("cloud_jobs.spark",),
+    log: Path | None = None,
 ) -> SparkSession:
     """Starts a session; the executors of a cluster get the driver's code, and are checked to see the lake's folder.
 
-    `task_imports`: modules that are imported before the first task begins, on one machine.
+    `task_imports`: modules that are imported before the first task begins, on one machine. `log`: where Spark's own
+    process writes instead of standard error; replaced at each start.
     Raises SparkNotReady, ExecutorsNotReady.
     """
     properties = spark_properties(settings)
@@ -266,14 +268,16 @@ def start_spark(
     for key, value in properties.items():
         builder = builder.config(key, value)
     try:
-        if (secret := settings.secret()) is not None:
-            # The command line of the driver's JVM has all that is set before it starts, and everybody can read it.
-            before = SparkConf(loadDefaults=False).setAll([*properties.items()])
-            SparkContext._ensure_initialized(conf=before)  # noqa: SLF001 - the only way to start the JVM alone
-            builder = builder.config("spark.authenticate.secret", secret)
-        session = builder.appName(name).getOrCreate()
+        with nullcontext() if log is None else _standard_error_to(log):
+            if (secret := settings.secret()) is not None:
+                # The command line of the driver's JVM has all that is set before it starts, and everybody can read it.
+                before = SparkConf(loadDefaults=False).setAll([*properties.items()])
+                SparkContext._ensure_initialized(conf=before)  # noqa: SLF001 - the only way to start the JVM alone
+                builder = builder.config("spark.authenticate.secret", secret)
+            session = builder.appName(name).getOrCreate()
     except Exception as error:
-        raise SparkNotReady(f"Spark does not start with {settings.master}: {error}") from error
+        where = "" if log is None else f"; Spark's own log is {log}"
+        raise SparkNotReady(f"Spark does not start with {settings.master}: {error}{where}") from error
     session.sparkContext.setLogLevel("ERROR")
     try:
         if not local:
@@ -283,6 +287,28 @@ def start_spark(
         session.stop()
         raise
     return session
+
+
+def terminal_log(folder: Path, job: str) -> Path | None:
+    """The file for Spark's own log if a person watches this command, else None: a service's journal has all of it."""
+    return folder / f"spark-{job}.log" if sys.stderr.isatty() else None
+
+
+@contextmanager
+def _standard_error_to(file: Path) -> Iterator[None]:
+    """Leads standard error to a file; a process that the block starts keeps that for its life."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.write(f"Spark starts; its own log is {file}\n")
+    sys.stderr.flush()
+    kept, opened = os.dup(2), os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.dup2(opened, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(opened)
 
 
 def _answers(address: tuple[str, int]) -> bool:

@@ -33,6 +33,7 @@ java_is_17() { command -v java >/dev/null 2>&1 && java -version 2>&1 | head -1 |
 
 need_system_packages() {
   need mosquitto mosquitto
+  need mosquitto_pub mosquitto-clients
   need mvn maven
   need make make
   need systemd-analyze systemd

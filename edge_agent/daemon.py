@@ -34,6 +34,7 @@ from edge_agent.process import notify, watchdog_interval_s
 from edge_agent.push.pushed import PushRefused
 from edge_agent.push.trial import PushTrial, TrialEvaluator
 from waybill.daemon.logs import LineLimit, start_logging
+from waybill.daemon.stack_folder import registered
 from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def main(arguments: list[str]) -> int:
     # Blocked in every thread, and waited for in `serve`: no handler may run in the middle of a commit.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        return Daemon(config, base, limit).serve()
+        with registered("edge-agent run", config, f"127.0.0.1:{base.status.port}" if base.status.port else ""):
+            return Daemon(config, base, limit).serve()
     except (AgentError, OSError) as error:
         log.error("cannot run", error=str(error))
         # No restart gives the buffer another version.

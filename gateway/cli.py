@@ -33,6 +33,8 @@ from gateway.service import Service
 from gateway.status import read_status, status_table
 from gateway.status_answer import check_answering
 from waybill.daemon.process import add_version_option
+from waybill.daemon.service import endpoint_text
+from waybill.daemon.stack_folder import registered
 from waybill.identity.authority import common_name, read_certificates
 from waybill.identity.errors import IdentityError, SealingKeyError
 from waybill.identity.names import PrincipalKind, principal
@@ -143,7 +145,8 @@ def run(*, config: ConfigOption) -> None:
         gc.freeze()
         gc.set_threshold(_GC_OBJECTS)
         found = [*warnings(settings, config, now_s), *ended_tokens(settings, now_s)]
-        run_daemon("gateway", settings.log, found, partial(Service, settings, _reloading(config, settings)))
+        with registered("fleet-gateway run", config, endpoint_text(settings.status)):
+            run_daemon("gateway", settings.log, found, partial(Service, settings, _reloading(config, settings)))
 
 
 @app.command("check-config")

@@ -478,23 +478,27 @@ class Service:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then finish what is in flight within the stop timeout."""
-        loop, watch = self._loop, ThreadWatch(self._wake.wake)
-        holder, registry = loop.status_holder, loop.metrics.registry
+        loop = self._loop
+        # Also when the status cannot be served: a client of Pulsar that nobody closes aborts the process at its end.
+        try:
+            self._serve(loop)
+        finally:
+            left = loop.close()
+        # Nothing is lost: devices send them again.
+        _LOG.info("stopped", in_flight=left)
+
+    def _serve(self, loop: GatewayLoop) -> None:
+        watch, holder, registry = ThreadWatch(self._wake.wake), loop.status_holder, loop.metrics.registry
         with (
             serve_status(self._settings.status, registry, lambda: holder.status, lambda: holder.is_alive) as server,
             self._wake.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals,
         ):
             _LOG.info("started", gateway=self._settings.name, region=self._settings.region)
-            try:
-                while not loop.is_finished:
-                    self._handle_signals(signals)
-                    loop.run_once()
-                    watch.check(server)
-                loop.disconnect()
-            finally:
-                left = loop.close()
-            # Nothing is lost: devices send them again.
-            _LOG.info("stopped", in_flight=left)
+            while not loop.is_finished:
+                self._handle_signals(signals)
+                loop.run_once()
+                watch.check(server)
+            loop.disconnect()
 
     def _handle_signals(self, signals: set[int]) -> None:
         if signal.SIGHUP in signals:

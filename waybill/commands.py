@@ -137,6 +137,28 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError("No module named 'pandas': this command does without it", name=name)
 
 
+_OF_STACK = {"alerts", "cloud-jobs", "device", "reference", "topology"}
+"""Commands that find their settings in the folder of a local stack."""
+
+
+def stack_option(command: str, arguments: list[str]) -> list[str]:
+    """The arguments without `--folder FOLDER`, which becomes $WAYBILL_STACK, for commands of a local stack."""
+    if command not in _OF_STACK:
+        return arguments
+    left: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, is_joined, value = word.partition("=")
+        # a command that lacks the folder reports the option itself
+        if name == "--folder" and (folder := value if is_joined else next(words, "")):
+            os.environ["WAYBILL_STACK"] = folder
+        elif word == "--":
+            return [*left, word, *words]
+        else:
+            left.append(word)
+    return left
+
+
 @contextmanager
 def extra_installed(command: str, extra: str) -> Iterator[None]:
     """If an import fails because a package is not installed, name the extra that installs it and exit with 69."""
@@ -175,6 +197,7 @@ def waybill() -> None:
     """Run the subcommand that the arguments name."""
     arguments = sys.argv[1:]
     asked = next(iter(arguments), "")
+    arguments = sys.argv[1:] = stack_option(asked, arguments)
     if asked in _WITHOUT_PANDAS:
         sys.meta_path.insert(0, _NoPandas())
     extra = SUBCOMMANDS[asked].extra if asked in SUBCOMMANDS else "local"
@@ -207,6 +230,7 @@ def _run(program: str) -> None:
         # Before the program is imported, which takes ten times as long.
         sys.stdout.write(f"{program} {version('fleet-waybill')}\n")
         return
+    sys.argv[1:] = stack_option(program, sys.argv[1:])
     command = PROGRAMS[program]
     with extra_installed(program, command.extra):
         command.load()()

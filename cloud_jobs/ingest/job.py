@@ -26,7 +26,7 @@ from cloud_jobs.ingest.parts import PART_COLUMNS, read_parts, write_parts
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.run_metrics import IngestMetrics, served_metrics
-from cloud_jobs.spark import run_on_executors, start_spark
+from cloud_jobs.spark import run_on_executors, start_spark, terminal_log
 from cloud_jobs.spark_python import SOURCE
 from waybill.daemon.signals import stop_on_signals
 
@@ -43,7 +43,13 @@ def run_ingest(settings: CloudSettings, *, available_now: bool) -> None:
     A failed query restarts from its checkpoint, on the next cluster if its own is gone. Raises CloudError after
     `restarts` failures without a completed micro-batch, and if another ingest writes.
     """
-    spark = start_spark("waybill-ingest", settings.spark, settings.location, task_imports=_TASK_IMPORTS)
+    spark = start_spark(
+        "waybill-ingest",
+        settings.spark,
+        settings.location,
+        task_imports=_TASK_IMPORTS,
+        log=terminal_log(settings.checkpoints, "ingest"),
+    )
     metrics = IngestMetrics()
     served = served_metrics(settings.metrics, "ingest", metrics.registry, metrics.health)
 

@@ -17,6 +17,7 @@ from cloud_jobs.commands import load_settings
 from cloud_jobs.lake.location import Location
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, screen
 from geo.reference.moments import beginning
+from waybill.daemon.stack_folder import stack_settings
 from waybill.identity.command_session import shows_progress
 from waybill.settings import printable, printable_json
 
@@ -114,7 +115,14 @@ _AT_ONCE: Final = {
 }
 """The kinds that take effect before a job copies them into the lake."""
 Config = Annotated[
-    Path, typer.Option("--config", "-c", help="The settings of the jobs, a TOML file.", show_default=False)
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        default_factory=stack_settings("publisher.toml"),
+        help="The settings of the jobs, a TOML file. Default: publisher.toml of the local stack.",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -121,6 +122,7 @@ class LakeReader:
             now=self._now(),
             clock_ahead_s=ahead,
             ingest_number=counter_of(number),
+            begun_at=_begun_at(records),
             tables=tuple(self._table(name, records if name == "records" else derived.get(name)) for name in TABLES),
             derived=tuple(self._derived(name, opened, records) for name, opened in derived.items()),
             coverage=coverage,
@@ -187,6 +189,11 @@ class LakeReader:
             found = in_force(self._lake.rows("reference").to_pylist(), usable)
             self._reference = seen, ReferenceStatus(len(found.held), len(found.refused), quarantined)
         return replace(self._reference[1], quarantined=quarantined, taken_at=reference_taken_at(self._lake))
+
+
+def _begun_at(records: DeltaTable) -> datetime | None:
+    made_ms = records.metadata().created_time
+    return None if made_ms is None else _EPOCH + timedelta(milliseconds=made_ms)
 
 
 def _other_fences(lake: Lake, opened: DeltaTable) -> datetime | None:
@@ -302,11 +309,17 @@ def _erasures(lake: Lake, records: DeltaTable) -> tuple[int, int]:
 # The backlog in Pulsar by partition.
 
 _TIMEOUT_S: Final = 5.0
+_RECONNECT_S: Final = 3.0
 
 
 def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
     """The backlog of the ingest in each partition; unknown, with the reason, if the cluster does not say."""
     cluster, subscription = _cluster_read(settings), settings.ingest.subscription
+    found = subscription_lags(settings, cluster, settings.batch_topics, subscription)
+    if not any(one.cut_off for one in found):
+        return found
+    # a connection that was just lost is opened again within seconds, and is no problem
+    time.sleep(_RECONNECT_S)
     return subscription_lags(settings, cluster, settings.batch_topics, subscription)
 
 
@@ -361,11 +374,12 @@ def _lag(client: AdminClient, partition: str, subscription: str) -> TopicLag:
     stats = client.get(f"{topic_path(partition)}/stats", STATS, **asked)
     if stats is None:
         return TopicLag(topic, client.cluster, error="the cluster does not have it")
+    cut_off = tuple(sorted(name for name, one in stats.replication.items() if not one.inbound))
     waiting = stats.subscriptions.get(subscription)
     if waiting is None:
-        return TopicLag(topic, client.cluster, error=f"it has no subscription {subscription!r}")
+        return TopicLag(topic, client.cluster, error=f"it has no subscription {subscription!r}", cut_off=cut_off)
     oldest = _EPOCH + timedelta(milliseconds=waiting.earliest_ms) if waiting.earliest_ms > 0 else None
-    return TopicLag(topic, client.cluster, waiting.backlog, oldest if waiting.backlog else None)
+    return TopicLag(topic, client.cluster, waiting.backlog, oldest if waiting.backlog else None, cut_off=cut_off)
 
 
 # The oldest alert without a verdict, from tables and topics.

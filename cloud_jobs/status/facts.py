@@ -53,7 +53,8 @@ class DerivedStatus:
 class TopicLag:
     """The backlog of the ingest in one partition. `oldest`: when its oldest message was published.
 
-    `answered`: whether the cluster answered, even if it has no such topic or subscription.
+    `answered`: whether the cluster answered, even if it has no such topic or subscription. `cut_off`: the clusters that
+    replicate the topic and are not connected to this one, so their messages wait there.
     """
 
     topic: str
@@ -62,6 +63,7 @@ class TopicLag:
     oldest: datetime | None = None
     error: str = ""
     answered: bool = True
+    cut_off: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +126,15 @@ class ProvisionalStatus:
 @dataclass(frozen=True, slots=True)
 class CentreStatus:
     """`clock_ahead_s`: how far this machine's clock is ahead of that of the lake's store. `ingest_number`: the
-    number of ingest commits. `newest_batch`: the newest row of `ingest_batches`. `quarantine`: rows by cause.
-    `provisional`: None: not asked. `errors`: what could not be read, by name. `token_problem`: why the token of
-    `[access]` cannot be used, or "".
+    number of ingest commits. `begun_at`: when the lake was made. `newest_batch`: the newest row of `ingest_batches`.
+    `quarantine`: rows by cause. `provisional`: None: not asked. `errors`: what could not be read, by name.
+    `token_problem`: why the token of `[access]` cannot be used, or "".
     """
 
     now: datetime
     clock_ahead_s: float | None = None
     ingest_number: int | None = None
+    begun_at: datetime | None = None
     tables: tuple[TableStatus, ...] = ()
     derived: tuple[DerivedStatus, ...] = ()
     lag: tuple[TopicLag, ...] = ()
@@ -177,6 +180,7 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
         *_of_clock(status),
         *([status.token_problem] if status.token_problem else []),
         *(problem for lag in status.lag for problem in _of_lag(status, lag, limits.max_lag_s)),
+        *_of_links(status.lag),
         *_of_left_out(status, limits.max_lag_s),
         *(problem for table in status.tables for problem in _of_table(status, table)),
         *_of_rows(status),
@@ -204,6 +208,19 @@ def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[s
         late = _late(status, lag.oldest, max_lag_s)
         if late:
             yield f"{lag.backlog:,} messages of {lag.topic} wait for the ingest, the oldest {late}"
+
+
+def _of_links(lags: Iterable[TopicLag]) -> Iterator[str]:
+    """One problem for each pair of clusters, however many topics it has."""
+    topics: dict[tuple[str, str], set[str]] = {}
+    for lag in lags:
+        for source in lag.cut_off:
+            topics.setdefault((source, lag.cluster), set()).add(lag.topic.partition("-partition-")[0])
+    for (source, target), names in sorted(topics.items()):
+        yield (
+            f"cluster {source} is not connected to {target}, so its messages wait there: replication of"
+            f" {', '.join(sorted(names))}; `waybill topology watch` shows the links"
+        )
 
 
 def _of_left_out(status: CentreStatus, max_lag_s: float) -> Iterator[str]:
@@ -288,7 +305,9 @@ def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:
 def _of_maintenance(status: CentreStatus, max_s: float) -> Iterator[str]:
     last = status.maintenance
     if last.ended_at is None:
-        yield "no run of the maintenance is known"
+        # a new lake has nothing to maintain yet
+        if _late(status, status.begun_at, max_s):
+            yield "no run of the maintenance is known; run `cloud-jobs maintain --every 60`"
     elif late := _late(status, last.ended_at, max_s):
         yield f"the last run of the maintenance ended long ago, {late}"
     yield from (f"the last run of the maintenance failed in part: {error}" for error in last.errors)
@@ -390,7 +409,7 @@ def _facts(status: CentreStatus) -> Iterable[tuple[str, str]]:
     )
     yield "alerts", _UNKNOWN if status.provisional is None else _provisional(status, status.provisional)
     yield "erasures", f"{_number(status.erasures)} declared, {_number(status.erasures_pending)} pending"
-    yield "last maintenance", _age(status.age_s(last.ended_at))
+    yield "last maintenance", "not yet run" if last.ended_at is None else _age(status.age_s(last.ended_at))
 
 
 def _provisional(status: CentreStatus, alerts: ProvisionalStatus) -> str:

@@ -301,6 +301,59 @@ class DeviceGroup(NamedTuple):
     erased_before_ms: dict[TenantDevice, int]
 
 
+MAX_VEHICLES: Final = 20
+"""The most vehicles that a run names; its sums have all."""
+
+
+class VehicleUsage(NamedTuple):
+    """What a run computed for a device, in all of its touched hours. Distance in mm."""
+
+    tenant: str
+    device: str
+    hours: int
+    distance_mm: int
+    entries: int
+
+
+class UsageSums(NamedTuple):
+    """The devices with the longest ways, at most MAX_VEHICLES, and the sums of all. Distance in mm."""
+
+    listed: tuple[VehicleUsage, ...] = ()
+    vehicles: int = 0
+    distance_mm: int = 0
+    entries: int = 0
+
+    @classmethod
+    def of(cls, metered: Metered, names: Sequence[TenantDevice]) -> UsageSums:
+        device = np.array(metered.device, np.int64)
+        # gates have no way, and rows of a whole device have neither: so nothing counts twice
+        by_name = dict(zip(QUANTITIES, metered.quantities, strict=True))
+        ways, entries = (
+            np.bincount(device, by_name[name].sum(axis=1), len(names)).astype(np.int64)
+            for name in ("distance_mm", "entries")
+        )
+        hours = Counter(one for one, _ in {*zip(metered.device, metered.hour, strict=True)})
+        found = [
+            VehicleUsage(*names[at], hours[at], int(ways[at]), int(entries[at])) for at in np.unique(device).tolist()
+        ]
+        return cls(_longest(found), len(found), int(ways.sum()), int(entries.sum()))
+
+    @classmethod
+    def total(cls, parts: Iterable[UsageSums]) -> UsageSums:
+        """The sums of groups, none of which has a device of another."""
+        parts = [*parts]
+        listed = _longest(one for part in parts for one in part.listed)
+        return cls(listed, *(sum(part[at] for part in parts) for at in (1, 2, 3)))
+
+
+NO_USAGE: Final = UsageSums()
+
+
+def _longest(found: Iterable[VehicleUsage]) -> tuple[VehicleUsage, ...]:
+    ordered = sorted(found, key=lambda one: (-one.distance_mm, -one.entries, one.tenant, one.device))
+    return tuple(ordered[:MAX_VEHICLES])
+
+
 class GroupResult(NamedTuple):
     """The result of a task: files with rows of usage, touched hours, and new records in hours that are not computed
     again.
@@ -310,6 +363,7 @@ class GroupResult(NamedTuple):
     rows: int
     touched_hours: int
     records_after_erasure: int
+    sums: UsageSums = NO_USAGE
 
 
 def compute_group(
@@ -320,7 +374,7 @@ def compute_group(
     def compute(group: DeviceGroup) -> GroupResult:
         devices = Devices(group.names)
         touched, near, late = _touched(records_folder, devices, group, rules)
-        made, too_late = [], 0
+        made, too_late, sums = [], 0, NO_USAGE
         if len(touched):
             metering = _meter_rules(rules.features, rules.settings)
             # a gap is of the hour in which it ends, and known from the fixes at both ends; of touched hours, which are
@@ -334,6 +388,7 @@ def compute_group(
                 records_folder, devices, group, touched, rules.settings, before=hours_before(known, touched)
             )
             metered = meter(records, metering)
+            sums = UsageSums.of(metered, devices.names)
             in_force = usage_in_force(usage_folder, devices, group.usage, touched)
             made.append(rows_to_follow(metered, in_force, devices.names, metering.versions, stamp))
         if len(late):
@@ -347,7 +402,7 @@ def compute_group(
             return GroupResult((), 0, 0, 0)
         rows = pa.concat_tables(made)
         files = write_data_files(usage_folder, rows, stamp.computed_at, table="usage")
-        return GroupResult(tuple(files), rows.num_rows, len(touched), too_late)
+        return GroupResult(tuple(files), rows.num_rows, len(touched), too_late, sums)
 
     return compute
 

@@ -24,10 +24,12 @@ from cloud_jobs.lake.transactions import stated
 from cloud_jobs.reference.tables import fences_in
 from cloud_jobs.spark import run_on_executors
 from cloud_jobs.usage.devices import (
+    NO_USAGE,
     DeviceGroup,
     GroupResult,
     Rules,
     Stamp,
+    UsageSums,
     Wanted,
     compute_group,
     device_groups,
@@ -55,7 +57,8 @@ class UsageRun:
     touched device hours, and rows written.
 
     `records_after_erasure`: new records in hours of which positions are erased; those hours keep what was
-    computed. `refused_fences`: publications of fences that cannot be used; the versions before them were metered.
+    computed. `sums`: what was computed, for which devices. `refused_fences`: publications of fences that cannot be
+    used; the versions before them were metered.
     """
 
     ingest_number: int
@@ -65,6 +68,7 @@ class UsageRun:
     rows: int
     records_after_erasure: int
     refused_fences: tuple[RefusedVersion, ...]
+    sums: UsageSums = NO_USAGE
 
     def __bool__(self) -> bool:
         return self.touched_hours + self.records_after_erasure > 0
@@ -109,6 +113,7 @@ def compute_usage(spark: SparkSession, lake: Lake, settings: TrackSettings) -> U
         sum(result.rows for result in results),
         sum(result.records_after_erasure for result in results),
         published.refused,
+        UsageSums.total(result.sums for result in results),
     )
 
 

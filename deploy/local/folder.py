@@ -11,15 +11,16 @@ import psutil
 
 from deploy.local.errors import FolderNotOurs, StackInUse
 from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.stack_folder import MARK
 
-_MARK, _LOCK = ".waybill-folder", ".waybill-lock"
+_LOCK = ".waybill-lock"
 _TEXT = b"Made by waybill (2), which may delete everything in this folder when it is asked for a fresh start.\n"
 
 
 def claim(folder: Path) -> None:
     """Make the folder, or take an empty one, and mark it as ours. Raises FolderNotOurs, OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    mark = folder / _MARK
+    mark = folder / MARK
     if not any(folder.iterdir()):
         replace_durably(mark, _TEXT)
     elif mark.is_symlink() or not mark.is_file() or mark.read_bytes() != _TEXT:
@@ -36,7 +37,7 @@ def empty(folder: Path, *, keep: frozenset[str] = frozenset()) -> None:
             if holder(lock.parent) is not None:
                 raise StackInUse(lock.parent)
         for entry in folder.iterdir():
-            if entry.name in {_MARK, _LOCK} | keep:
+            if entry.name in {MARK, _LOCK} | keep:
                 continue
             # rmtree refuses a link to a folder; the link is ours to delete, its target is not.
             if entry.is_dir() and not entry.is_symlink():

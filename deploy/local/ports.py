@@ -9,6 +9,7 @@ import json
 import random
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -71,20 +72,29 @@ class PortBook:
     """Ports by name, remembered in a JSON file; a name keeps its port if that is free. Raises LocalStackError.
 
     A process that was just killed still holds its ports while the kernel takes it apart, so the book waits for them:
-    `timeout_s` in all, however many are taken.
+    `timeout_s` in all, however many are taken. `is_pinned`: whether a port must not move, because processes run whose
+    settings name it.
     """
 
-    def __init__(self, file: Path, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, file: Path, *, timeout_s: float = 5.0, is_pinned: Callable[[], bool] = lambda: False) -> None:
         self._file = file.absolute()
-        self._timeout_s = timeout_s
+        self._timeout_s, self._is_pinned = timeout_s, is_pinned
         self._remembered = _read(file)
         self._given: dict[str, int] = {}
 
     def port(self, name: str) -> int:
-        """The remembered port of this name if it gets free, else a new one; the same for the book's life."""
+        """The remembered port of this name if it gets free, else a new one; the same for the book's life.
+
+        Raises LocalStackError for a remembered port that is taken while the book is pinned.
+        """
         if name not in self._given:
             port = self._remembered.get(name)
             if port is None or port in self._given.values() or not self._gets_free(port):
+                if port is not None and self._is_pinned():
+                    raise LocalStackError(
+                        f"port {port} of {name} is taken, and daemons run whose settings name it: stop what listens"
+                        f" there; or stop the daemons (`waybill status` lists them), and a new port is chosen"
+                    )
                 port = free_port()
                 # Nor the port of another name: its server may be started after this one.
                 while port in self._remembered.values():
@@ -92,6 +102,12 @@ class PortBook:
             self._given[name] = self._remembered[name] = port
             replace_durably(self._file, json.dumps(self._remembered, indent=2, sort_keys=True).encode())
         return self._given[name]
+
+    def kept(self, name: str) -> int:
+        """The port of this name for the life of the file, also while the process that uses it runs."""
+        if name not in self._given and (port := self._remembered.get(name)) is not None:
+            self._given[name] = port
+        return self.port(name)
 
     def _gets_free(self, port: int) -> bool:
         while not (_reserve(port) and _is_free(port)):

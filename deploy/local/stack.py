@@ -35,6 +35,7 @@ from deploy.local.stack_settings import write_stack_settings
 from deploy.local.stack_state import Phase, ServerRecord, StackState
 from geo.replication import ReplicationError, Topology, admins, apply
 from waybill.daemon.durable_file import replace_durably
+from waybill.daemon.stack_folder import registrations
 from waybill.identity.broker_conf import broker_rules
 from waybill.identity.names import PrincipalKind, principal
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -104,7 +105,7 @@ class LocalStack:
         self._is_held = False
         self._added: dict[str, Server] = {}
         self._reported: list[ServerRecord] = []
-        self._ask_again_s = 0.0
+        self._ask_again_s = self._saved_asked_s = 0.0
         self._credentials: StackCredentials | None = None
         self.pulsar: dict[str, PulsarCluster] = {}
         self.brokers: dict[str, MosquittoBroker] = {}
@@ -220,7 +221,8 @@ class LocalStack:
             self._ask_again_s = time.monotonic() + self.ask_every_s
         if self._credentials:
             self._credentials.renew()
-        if self._records() != self._reported:
+        # with the time of the last question: readers must see that it is old if this process hangs
+        if self._records() != self._reported or self.asked_s != self._saved_asked_s:
             self._save(self.phase)
         for server in self.servers:
             if server.wanted:
@@ -247,7 +249,7 @@ class LocalStack:
             raise ReplicationError("; ".join(done.unreachable.values()))
 
     def _compose(self) -> None:
-        book = PortBook(self.folder / "ports.json")
+        book = PortBook(self.folder / "ports.json", is_pinned=self._has_daemons)
         authority = LocalAuthority(self.folder / "access")
         self._credentials = StackCredentials(self.folder, authority, self.topology, book, _TOKEN_LIFE_S)
         replication = {f"{here}->{there}": (here, there) for here, there in permutations(self.topology.clusters, 2)}
@@ -295,6 +297,9 @@ class LocalStack:
         everything += self.access_daemons.values()
         self._added = {server.name: server for server in everything}
 
+    def _has_daemons(self) -> bool:
+        return any(one.is_running for one in registrations(self.folder))
+
     def _guard_regions(self, book: PortBook) -> None:
         """An enrolment broker and an access daemon for each region whose topology has a role for it."""
         operator, guarded, tenants = stack_operator(self.folder), [], self.topology.operators or ("fleet",)
@@ -326,7 +331,7 @@ class LocalStack:
 
     def _save(self, phase: Phase, detail: str = "") -> None:
         self.phase = phase
-        self._reported = self._records()
+        self._reported, self._saved_asked_s = self._records(), self.asked_s
         StackState(
             supervisor=os.getpid(),
             phase=phase,

@@ -125,11 +125,11 @@ def write_stack_settings(stack: LocalStack) -> None:
     book = PortBook(stack.folder / "examples.json")
     roles = stack.credentials.roles
     for region in stack.access_daemons:
-        text = gateway_settings(stack, region, book.port(f"gateway-{region}"))
+        text = gateway_settings(stack, region, book.kept(f"gateway-{region}"))
         _write(stack.folder / f"gateway-{region}.toml", f"# fleet-gateway run --config this\n{text}")
         _write(stack.folder / f"agent-{region}.toml", _agent_settings(stack, region, book))
         if f"alerts-{region}" in roles:
-            text = alerts_settings(stack, region, f"{region}-alerts-1", book.port(f"alerts-{region}"))
+            text = alerts_settings(stack, region, f"{region}-alerts-1", book.kept(f"alerts-{region}"))
             _write(stack.folder / f"alerts-{region}.toml", f"# fleet-gateway alerts run --config this\n{text}")
         if canary_device(region) in roles and CANARY_TENANT in stack.topology.operators:
             _write(stack.folder / f"canary-{region}.toml", _example_canary(stack, region, book))
@@ -219,7 +219,7 @@ def _agent_settings(stack: LocalStack, region: str, book: PortBook) -> str:
     token = stack.folder / f"{device}-{region}.token"
     return f"""# Once, so that it is known:
 #   waybill device expect {tenant}/{device} --region {region} --token-file {token} --reason "to try it"
-# Also start the vehicle's own broker: mosquitto -p {book.port(f"vehicle-{region}")}
+# Also start the vehicle's own broker: mosquitto -p {book.kept(f"vehicle-{region}")}
 # edge-agent run --config this
 
 [device]
@@ -227,15 +227,16 @@ tenant = "{tenant}"
 id = "{device}"
 
 [intake]
-port = {book.port(f"vehicle-{region}")}
+port = {book.kept(f"vehicle-{region}")}
 
 [buffer]
 path = "{stack.folder / f"{device}-{region}-buffer"}"
 
+# The link of the region, which `waybill link {region} cut` cuts.
 [[uplinks]]
 region = "{region}"
 host = "127.0.0.1"
-port = {stack.brokers[region].port}
+port = {stack.links[region].port}
 [uplinks.tls]
 ca = "{stack.authority.file}"
 
@@ -246,7 +247,7 @@ ca = "{stack.authority.file}"
 token_file = "{token}"
 
 [status]
-port = {book.port(f"agent-{region}")}
+port = {book.kept(f"agent-{region}")}
 """
 
 
@@ -258,7 +259,7 @@ def _example_canary(stack: LocalStack, region: str, book: PortBook) -> str:
         region=region,
         folder=stack.folder / f"{device}-vehicle",
         token_file=token,
-        status_port=book.port(device),
+        status_port=book.kept(device),
         watched=_WITHOUT_LAKE,
     )
     publisher = stack.folder / "publisher.toml"
@@ -295,7 +296,7 @@ operators = "{stack_operator(stack.folder).operators_file}"
 # accounts = ["*"]
 
 [status]
-port = {book.port(_NOTIFIER)}
+port = {book.kept(_NOTIFIER)}
 """
 
 

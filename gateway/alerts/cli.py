@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
+from waybill.daemon.service import endpoint_text
+from waybill.daemon.stack_folder import registered
 from waybill.settings import load
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Publish live geofence alerts of a region.")
@@ -30,7 +32,9 @@ def run(*, config: ConfigOption) -> None:
         from gateway.alerts.service import AlertService
 
         settings = checked_settings(AlertSettings, config, problems)
-        run_daemon("alerts", settings.log, warnings(settings, config, time.time()), partial(AlertService, settings))
+        found = warnings(settings, config, time.time())
+        with registered("fleet-gateway alerts run", config, endpoint_text(settings.status)):
+            run_daemon("alerts", settings.log, found, partial(AlertService, settings))
 
 
 @app.command("check-config")

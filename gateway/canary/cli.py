@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import structlog
 import typer
 
+from waybill.daemon.service import endpoint_text
+from waybill.daemon.stack_folder import registered
 from waybill.settings import SettingsError, load
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ def run(*, config: ConfigOption) -> None:
     start_logging(settings.log)
     for problem in warnings(settings, time.time()):
         structlog.get_logger("canary").warning("configuration", problem=problem)
-    with _errors_as_messages(), stop_on_signals() as stop:
+    endpoint = endpoint_text(settings.status)
+    with _errors_as_messages(), registered("waybill canary run", config, endpoint), stop_on_signals() as stop:
         run_canary(settings, stop)
 
 

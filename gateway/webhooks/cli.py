@@ -15,6 +15,8 @@ import typer
 
 from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
 from gateway.errors import GatewayError
+from waybill.daemon.service import endpoint_text
+from waybill.daemon.stack_folder import registered, stack_settings
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.settings import load, name_advice, one_line, printable_json
 
@@ -24,7 +26,16 @@ if TYPE_CHECKING:
     from gateway.webhooks.undelivered import UndeliveredEntry, UndeliveredMessage
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show live alerts and deliver them to webhooks.")
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The TOML file of settings.")]
+ConfigOption = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        default_factory=stack_settings("notifier.toml"),
+        help="The TOML file of settings. Default: notifier.toml of the local stack in $WAYBILL_STACK or var/local.",
+        show_default=False,
+    ),
+]
 
 
 @app.command()
@@ -41,7 +52,8 @@ def deliver(*, config: ConfigOption) -> None:
 
         settings = checked_settings(NotifierSettings, config, problems)
         found = warnings(settings, config, time.time())
-        run_daemon("webhooks", settings.log, found, partial(NotifierService, settings))
+        with registered("waybill alerts deliver", config, endpoint_text(settings.status)):
+            run_daemon("webhooks", settings.log, found, partial(NotifierService, settings))
 
 
 @app.command("check-config")

@@ -28,6 +28,7 @@ from geo.replication.model import Topology
 from geo.replication.plan import Change
 from geo.replication.verification import LinkState, Observation, observe
 from geo.replication.verification import verify as verify_links
+from waybill.daemon.stack_folder import stack_advice, stack_file
 from waybill.daemon.status_server import StatusServer, metrics_answer
 from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.pulsar.pulsar_address import each_host
@@ -378,7 +379,7 @@ def _serve(host: str, port: int, collector: ReplicationCollector) -> None:
 
 
 def _file(topology: Path | None) -> Path:
-    return topology or Path(os.environ.get("WAYBILL_STACK") or "var/local") / "topology.toml"
+    return topology or stack_file("topology.toml")
 
 
 def _access(topology: Path, token: str | None, ca: Path | None, named: Path | None) -> PulsarAccess:
@@ -407,7 +408,7 @@ def _errors_as_messages(topology: Path | None) -> Iterator[None]:
     except (ReplicationError, SettingsError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         if topology is None and not _file(topology).exists():
-            remedy = "name the topology file with --topology or $WAYBILL_TOPOLOGY, or start a stack: waybill up"
+            remedy = f"{stack_advice('--topology or $WAYBILL_TOPOLOGY')}; or start a stack: waybill up"
             errors.print(remedy, soft_wrap=True)
         raise typer.Exit(os.EX_CONFIG if isinstance(error, SettingsError) else 1) from error
 

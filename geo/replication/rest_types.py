@@ -152,9 +152,12 @@ class SubscriptionStats(_Response):
 
 
 class ReplicatorStats(_Response):
-    """The replication of a topic to another cluster."""
+    """The replication of a topic to another cluster. `inbound`: the address from which that cluster sends its own
+    messages; None: it sends none now.
+    """
 
     connected: bool
+    inbound: str | None = Field(None, alias="inboundConnection")
     backlog: int = Field(alias="replicationBacklog")
     delay_s: int = Field(alias="replicationDelayInSeconds")
 

@@ -62,7 +62,7 @@ class Centre:
         self.last_run = self.touched = 1
         self.signal = signal.SIGTERM
 
-    def start_spark(self, name: str, *_: object) -> Any:
+    def start_spark(self, name: str, *_: object, **__: object) -> Any:
         assert self.settings.tables.open(TABLE).version() == 0, "the tables are there before Spark is"
         self.events.append(name)
         if self.signal == signal.SIGINT:

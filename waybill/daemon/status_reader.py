@@ -16,16 +16,20 @@ class StatusUnavailable(Exception):
     """No process answers with a status at an address."""
 
 
-def fetch_status(host: str, port: int, path: str, *, timeout_s: float) -> dict[str, Any]:
+_UNHEALTHY = 503
+
+
+def fetch_status(host: str, port: int, path: str, *, timeout_s: float, also_unhealthy: bool = False) -> dict[str, Any]:
     """The JSON object that a `StatusServer` answers for a path. Raises StatusUnavailable.
 
-    `timeout_s` bounds each wait for bytes. Redirects are not followed.
+    `timeout_s` bounds each wait for bytes. Redirects are not followed. `also_unhealthy`: an answer of 503 has its
+    reasons in its object, too.
     """
     try:
         with closing(HTTPConnection(host, port, timeout=timeout_s)) as connection:
             connection.request("GET", f"/{path}")
             answer = connection.getresponse()
-            if answer.status != 200:
+            if answer.status != 200 and not (also_unhealthy and answer.status == _UNHEALTHY):
                 raise StatusUnavailable(f"the answer is {answer.status} {answer.reason:.100}")
             body = answer.read(MAX_ANSWER_BYTES + 1)
         value = parse_json(body, max_bytes=MAX_ANSWER_BYTES, max_values=_MAX_VALUES)

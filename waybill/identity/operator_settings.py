@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import getpass
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from waybill.daemon.stack_folder import stack_advice, stack_file
 from waybill.identity.errors import IdentityError
 from waybill.identity.registry_messages import RegistryTrust
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
@@ -58,7 +58,9 @@ def _check(what: str, name: str, known: Collection[str]) -> None:
 
 def read_operator_settings(file: Path | None) -> OperatorSettings:
     """The settings of a file; None: those of the local stack, in $WAYBILL_STACK or var/local. Raises SettingsError."""
-    source = file or Path(os.environ.get("WAYBILL_STACK") or "var/local") / OPERATOR_SETTINGS
+    source = file or stack_file(OPERATOR_SETTINGS)
+    if file is None and not source.exists():
+        raise SettingsError(str(source), [f"there is no such file; {stack_advice()}"])
     settings = load(OperatorSettings, source)
     if faults := [f"access{name and '.'}{name}: {fault}" for name, fault in settings.access.file_faults()]:
         raise SettingsError(str(source), faults)
