@@ -34,7 +34,7 @@ Config = Annotated[
 def registered_job(config: Path, command: str, settings: CloudSettings, *, serves: bool = True) -> Iterator[None]:
     """Registers a job in the folder of a local stack, if its settings lie there. `serves`: it serves its health."""
     port = settings.metrics.port_of(command.partition(" ")[0]) if serves else None
-    with registered(f"cloud-jobs {command}", config, f"{settings.metrics.host}:{port}" if port else ""):
+    with registered(f"cloud-jobs {command}", config, settings.metrics.host, port or 0):
         yield
 
 

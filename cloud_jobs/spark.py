@@ -268,7 +268,7 @@ def start_spark(
     for key, value in properties.items():
         builder = builder.config(key, value)
     try:
-        with nullcontext() if log is None else _standard_error_to(log):
+        with nullcontext() if log is None else standard_error_to(log):
             if (secret := settings.secret()) is not None:
                 # The command line of the driver's JVM has all that is set before it starts, and everybody can read it.
                 before = SparkConf(loadDefaults=False).setAll([*properties.items()])
@@ -295,7 +295,7 @@ def terminal_log(folder: Path, job: str) -> Path | None:
 
 
 @contextmanager
-def _standard_error_to(file: Path) -> Iterator[None]:
+def standard_error_to(file: Path) -> Iterator[None]:
     """Leads standard error to a file; a process that the block starts keeps that for its life."""
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.write(f"Spark starts; its own log is {file}\n")

@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
     # Blocked in every thread, and waited for in `serve`: no handler may run in the middle of a commit.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        with registered("edge-agent run", config, f"127.0.0.1:{base.status.port}" if base.status.port else ""):
+        with registered("edge-agent run", config, "127.0.0.1", base.status.port):
             return Daemon(config, base, limit).serve()
     except (AgentError, OSError) as error:
         log.error("cannot run", error=str(error))

@@ -33,7 +33,6 @@ from gateway.service import Service
 from gateway.status import read_status, status_table
 from gateway.status_answer import check_answering
 from waybill.daemon.process import add_version_option
-from waybill.daemon.service import endpoint_text
 from waybill.daemon.stack_folder import registered
 from waybill.identity.authority import common_name, read_certificates
 from waybill.identity.errors import IdentityError, SealingKeyError
@@ -145,7 +144,7 @@ def run(*, config: ConfigOption) -> None:
         gc.freeze()
         gc.set_threshold(_GC_OBJECTS)
         found = [*warnings(settings, config, now_s), *ended_tokens(settings, now_s)]
-        with registered("fleet-gateway run", config, endpoint_text(settings.status)):
+        with registered("fleet-gateway run", config, settings.status.host, settings.status.port):
             run_daemon("gateway", settings.log, found, partial(Service, settings, _reloading(config, settings)))
 
 

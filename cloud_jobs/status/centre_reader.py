@@ -312,14 +312,14 @@ _TIMEOUT_S: Final = 5.0
 _RECONNECT_S: Final = 3.0
 
 
-def topic_lags(settings: CloudSettings) -> tuple[TopicLag, ...]:
+def topic_lags(settings: CloudSettings, pause: Callable[[float], object] = time.sleep) -> tuple[TopicLag, ...]:
     """The backlog of the ingest in each partition; unknown, with the reason, if the cluster does not say."""
     cluster, subscription = _cluster_read(settings), settings.ingest.subscription
     found = subscription_lags(settings, cluster, settings.batch_topics, subscription)
     if not any(one.cut_off for one in found):
         return found
     # a connection that was just lost is opened again within seconds, and is no problem
-    time.sleep(_RECONNECT_S)
+    pause(_RECONNECT_S)
     return subscription_lags(settings, cluster, settings.batch_topics, subscription)
 
 

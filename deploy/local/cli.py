@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import psutil
 import typer
@@ -19,8 +20,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from deploy.local.daemons import DaemonStatus, read_daemons
 from deploy.local.errors import LinkControlError, LocalStackError, ServerFailed, StackInUse, StackNotRunning
 from deploy.local.folder import claim, empty, holder, memory_bytes
+from deploy.local.links import LinkState
 from deploy.local.object_store import LakePlace
 from deploy.local.server import Server
 from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
@@ -104,6 +107,9 @@ def stop_running(folder: Path, *, timeout_s: float = _STOP_S) -> bool:
 
 _STYLES = {"healthy": "green", "starting": "yellow", "stopped": "dim"}
 _MB = 1024 * 1024
+_OLD_S = 60.0
+"""Six times the interval at which a stack asks its servers."""
+_MAX_IDLE = 6
 
 
 def _servers_table(state: StackState) -> Table:
@@ -121,14 +127,12 @@ def _servers_table(state: StackState) -> Table:
     return table
 
 
-def _links_table(state: StackState) -> Table:
+def _links_table(links: Mapping[str, LinkState | None]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("link", "state", "delay", "connections", "bytes"):
         table.add_column(column, justify="left" if column in ("link", "state") else "right")
-    for name in sorted(state.links):
-        try:
-            link = state.link(name).state()
-        except LinkControlError:
+    for name, link in sorted(links.items()):
+        if link is None:
             table.add_row(name, Text("no answer", style="bold red"))
             continue
         how = ("cut, silent" if link.silent else "cut") if link.cut else "open"
@@ -137,11 +141,73 @@ def _links_table(state: StackState) -> Table:
     return table
 
 
-def _summary(state: StackState) -> str:
+def _link_states(state: StackState) -> dict[str, LinkState | None]:
+    """None for a link whose control does not answer."""
+    found: dict[str, LinkState | None] = {}
+    for name in state.links:
+        try:
+            found[name] = state.link(name).state()
+        except LinkControlError:
+            found[name] = None
+    return found
+
+
+def _daemons_table(daemons: Iterable[DaemonStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("daemon", "state", "pid", "settings"):
+        table.add_column(column, justify="right" if column == "pid" else "left", overflow="fold")
+    for one in daemons:
+        style = "bold red" if one.is_wrong else _STYLES.get(one.state, "yellow")
+        table.add_row(one.program, Text(one.state, style=style), str(one.pid or ""), Text(Path(one.config).name))
+    return table
+
+
+class StackProblem(NamedTuple):
+    """What is wrong with a part of a stack, and the next command."""
+
+    what: str
+    problem: str
+    next: str
+
+
+def stack_problems(
+    state: StackState,
+    daemons: Iterable[DaemonStatus],
+    links: Mapping[str, LinkState | None],
+    folder: Path,
+    now_s: float,
+) -> list[StackProblem]:
+    """One for each server, daemon and link that does not work. A daemon that was never started is none. Pure."""
+    again = f"waybill down --folder {folder}; waybill up --detach --folder {folder}"
+    found = []
+    if state.phase != "ready":
+        found.append(StackProblem("stack", f"{state.phase}{state.detail and f': {state.detail}'}", again))
+    elif (age_s := now_s - state.asked_s) > _OLD_S:
+        found.append(StackProblem("stack", f"its servers were last asked {age_s:.0f} s ago", again))
+    found += [StackProblem(one.name, one.state, f"tail {one.log}") for one in state.servers if one.state != "healthy"]
+    for one in daemons:
+        if one.is_wrong:
+            name = f"{one.program} {Path(one.config).name}"
+            found.append(StackProblem(name, f"{one.state}{one.problem and f': {one.problem}'}", one.next))
+    for name, link in sorted(links.items()):
+        if link is None:
+            found.append(StackProblem(f"link {name}", "its control does not answer", again))
+        elif link.cut:
+            heal = f"waybill link '{name}' heal --folder {folder}"
+            found.append(StackProblem(f"link {name}", "cut: nothing passes", heal))
+    return found
+
+
+def _summary(state: StackState, daemons: Sequence[DaemonStatus], problems: Sequence[StackProblem]) -> str:
     healthy = sum(server.state == "healthy" for server in state.servers)
     when = datetime.fromtimestamp(state.asked_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    phase = "not ready" if state.phase == "ready" and not state.is_well else state.phase
-    return f"stack: {phase}; {healthy} of {len(state.servers)} servers healthy when asked at {when} UTC"
+    phase = "not ready" if state.phase == "ready" and problems else state.phase
+    counts = Counter(one.state for one in daemons)
+    of_daemons = ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none known"
+    return (
+        f"stack: {phase}; {healthy} of {len(state.servers)} servers healthy when asked at {when} UTC; daemons:"
+        f" {of_daemons}"
+    )
 
 
 Folder = Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="Folder of the stack.")]
@@ -203,19 +269,35 @@ def status(
     folder: Folder = DEFAULT_FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Show every server with health, addresses and memory, and the links.
+    """Show servers, gateways, agents, jobs and links: what is wrong with each, and the next command.
 
-    Exit status: 0 ready and all healthy, 1 a server is unhealthy, 3 not running.
+    Exit status: 0 nothing is wrong, 1 something is, 3 not running. A daemon that was never started is not wrong.
 
     Example: waybill status --json
     """
     with _errors_as_messages():
-        state = StackState.load(folder)
+        state, daemons = StackState.load(folder), read_daemons(folder)
+    links = _link_states(state)
+    problems = stack_problems(state, daemons, links, folder, time.time())
     if as_json:
-        print(json.dumps(state.model_dump(mode="json", exclude=_SECRETS), indent=2))  # noqa: T201
+        more = {
+            "daemons": [one.model_dump(mode="json") for one in daemons],
+            "link_states": {name: None if one is None else one.model_dump(mode="json") for name, one in links.items()},
+            "problems": [one._asdict() for one in problems],
+        }
+        print(json.dumps(state.model_dump(mode="json", exclude=_SECRETS) | more, indent=2))  # noqa: T201
     else:
-        console.print(_servers_table(state), "", _links_table(state), "", _summary(state))
-    raise typer.Exit(0 if state.is_well else 1)
+        idle = [one for one in daemons if one.state == "not started"]
+        console.print(_servers_table(state), "", _daemons_table(daemons), "", _links_table(links), "")
+        for one in idle[:_MAX_IDLE]:
+            console.print(f"to start: {one.next}", soft_wrap=True, markup=False)
+        console.print()
+        for what, problem, command in problems:
+            console.print(Text(f"{what}: {problem}", style="red"), soft_wrap=True)
+            # a command that was wrapped cannot be copied
+            console.print(Text(f"    {command}"), soft_wrap=True)
+        console.print(_summary(state, daemons, problems), soft_wrap=True)
+    raise typer.Exit(1 if problems else 0)
 
 
 class LinkAction(StrEnum):

@@ -55,10 +55,6 @@ class StackState(Settings):
             raise StackNotRunning(folder)
         return state
 
-    @property
-    def is_well(self) -> bool:
-        return self.phase == "ready" and all(server.state == "healthy" for server in self.servers)
-
     def save(self, folder: Path) -> None:
         """Write durably: a reader sees the old state or the new one."""
         replace_durably(folder / _STATE, self.model_dump_json(indent=2).encode(), mode=0o600)

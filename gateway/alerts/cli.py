@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
-from waybill.daemon.service import endpoint_text
 from waybill.daemon.stack_folder import registered
 from waybill.settings import load
 
@@ -33,7 +32,7 @@ def run(*, config: ConfigOption) -> None:
 
         settings = checked_settings(AlertSettings, config, problems)
         found = warnings(settings, config, time.time())
-        with registered("fleet-gateway alerts run", config, endpoint_text(settings.status)):
+        with registered("fleet-gateway alerts run", config, settings.status.host, settings.status.port):
             run_daemon("alerts", settings.log, found, partial(AlertService, settings))
 
 

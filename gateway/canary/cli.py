@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import structlog
 import typer
 
-from waybill.daemon.service import endpoint_text
 from waybill.daemon.stack_folder import registered
 from waybill.settings import SettingsError, load
 
@@ -48,8 +47,8 @@ def run(*, config: ConfigOption) -> None:
     start_logging(settings.log)
     for problem in warnings(settings, time.time()):
         structlog.get_logger("canary").warning("configuration", problem=problem)
-    endpoint = endpoint_text(settings.status)
-    with _errors_as_messages(), registered("waybill canary run", config, endpoint), stop_on_signals() as stop:
+    served = registered("waybill canary run", config, settings.status.host, settings.status.port)
+    with _errors_as_messages(), served, stop_on_signals() as stop:
         run_canary(settings, stop)
 
 

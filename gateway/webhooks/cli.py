@@ -15,7 +15,6 @@ import typer
 
 from gateway.commands import checked_settings, errors_as_messages, run_daemon, say_warnings, show
 from gateway.errors import GatewayError
-from waybill.daemon.service import endpoint_text
 from waybill.daemon.stack_folder import registered, stack_settings
 from waybill.pulsar.pulsar_client import open_pulsar_client
 from waybill.settings import load, name_advice, one_line, printable_json
@@ -52,7 +51,7 @@ def deliver(*, config: ConfigOption) -> None:
 
         settings = checked_settings(NotifierSettings, config, problems)
         found = warnings(settings, config, time.time())
-        with registered("waybill alerts deliver", config, endpoint_text(settings.status)):
+        with registered("waybill alerts deliver", config, settings.status.host, settings.status.port):
             run_daemon("webhooks", settings.log, found, partial(NotifierService, settings))
 
 

@@ -19,10 +19,35 @@ from pydantic import ValidationError
 from cloud_jobs import spark_python
 from cloud_jobs.errors import ExecutorsNotReady
 from cloud_jobs.job_settings import SparkSettings
-from cloud_jobs.spark import PROJECT_PACKAGES, check_executors, spark_properties, write_project_archive
+from cloud_jobs.spark import (
+    PROJECT_PACKAGES,
+    check_executors,
+    spark_properties,
+    standard_error_to,
+    terminal_log,
+    write_project_archive,
+)
 from cloud_jobs.spark_python import IMPORTS, SOURCE, interpreter
 
 CLUSTER = "spark://10.0.0.5:7077"
+
+
+def test_what_spark_writes_goes_to_a_file_and_what_follows_to_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    noise = [sys.executable, "-c", "import sys, time; sys.stdin.read(); print('WARN noise', file=sys.stderr)"]
+    file = tmp_path / "checkpoints" / "spark-usage.log"
+    with standard_error_to(file):
+        spark = subprocess.Popen(noise, stdin=subprocess.PIPE)
+    spark.communicate()
+    os.write(2, b"ours\n")
+    said = capfd.readouterr().err
+    assert said.splitlines() == [f"Spark starts; its own log is {file}", "ours"]
+    assert file.read_text() == "WARN noise\n"
+
+
+def test_without_a_terminal_nothing_is_led_elsewhere(tmp_path: Path) -> None:
+    assert terminal_log(tmp_path, "usage") is None
 
 
 def test_without_a_cluster_the_driver_listens_on_loopback_alone() -> None:

@@ -62,6 +62,16 @@ def test_a_port_that_somebody_took_is_not_given_again(tmp_path: Path) -> None:
         assert PortBook(tmp_path / "ports.json", timeout_s=0.1).port("a") != port
 
 
+def test_a_port_does_not_move_under_daemons_that_run(tmp_path: Path) -> None:
+    port = PortBook(tmp_path / "ports.json").port("a")
+    with socket.create_server(("127.0.0.1", port)):
+        # its own process has it: the settings file is written again and stays right
+        assert PortBook(tmp_path / "ports.json", timeout_s=0).kept("a") == port
+        with pytest.raises(LocalStackError, match=f"port {port} of a is taken"):
+            PortBook(tmp_path / "ports.json", timeout_s=0, is_pinned=lambda: True).port("a")
+    assert PortBook(tmp_path / "ports.json", is_pinned=lambda: True).port("a") == port
+
+
 CHOOSER = """
 import sys
 from pathlib import Path

@@ -13,7 +13,7 @@ DAEMON = """
 import sys
 from pathlib import Path
 from waybill.daemon.stack_folder import registered
-with registered("fleet-gateway run", Path(sys.argv[1]), "127.0.0.1:9"):
+with registered("fleet-gateway run", Path(sys.argv[1]), "127.0.0.1", 9):
     print("runs", flush=True)
     sys.stdin.readline()
 """
@@ -67,10 +67,10 @@ def test_nothing_is_written_beside_settings_that_are_of_no_stack(tmp_path: Path)
 
 
 def test_a_second_process_with_the_same_settings_leaves_the_first_ones_file(config: Path) -> None:
-    with registered("fleet-gateway run", config, "first"):
-        with registered("fleet-gateway run", config, "second"):
+    with registered("fleet-gateway run", config, "first", 1):
+        with registered("fleet-gateway run", config, "second", 2):
             pass
-        assert (only(config).status, only(config).is_running) == ("first", True)
+        assert (only(config).status, only(config).is_running) == ("first:1", True)
 
 
 def test_the_folder_of_a_stack_is_an_option_of_its_commands_alone(monkeypatch: pytest.MonkeyPatch) -> None:

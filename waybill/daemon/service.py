@@ -32,10 +32,6 @@ class Endpoint(Protocol):
         """Its TCP port."""
 
 
-def endpoint_text(endpoint: Endpoint) -> str:
-    return f"{endpoint.host}:{endpoint.port}"
-
-
 class Component(Protocol):
     """A part of a daemon with threads of its own."""
 

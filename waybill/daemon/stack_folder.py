@@ -71,16 +71,18 @@ class Registration(NamedTuple):
 
 
 @contextmanager
-def registered(program: str, config: Path, status: str = "") -> Iterator[None]:
+def registered(program: str, config: Path, host: str = "", port: int = 0) -> Iterator[None]:
     """Registers this process while the block runs, if its settings lie in the folder of a stack.
 
+    `host`, `port`: where it serves its health; 0: nowhere.
     A block that ends in order leaves nothing. What cannot be written is left out: no daemon fails because of it.
     """
     folder = config.absolute().parent
     if not (folder / MARK).is_file():
         yield
         return
-    values = {"program": program, "config": str(config.absolute()), "pid": os.getpid(), "status": status}
+    values = {"program": program, "config": str(config.absolute()), "pid": os.getpid()}
+    values["status"] = f"{host}:{port}" if port else ""
     path = folder / _DAEMONS / f"{_NOT_IN_NAME.sub('-', program)}@{config.stem}.json"
     file = _opened(path)
     if file is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import ErrorDetails
@@ -55,6 +55,45 @@ def load(model: type[Made], path: Path) -> Made:
     return parse(model, read_text(path), str(path))
 
 
+KINDS: Final[Mapping[str, frozenset[str]]] = {
+    "edge-agent run": frozenset({"device", "uplinks"}),
+    "fleet-gateway run": frozenset({"name", "region", "mqtt", "pulsar"}),
+    "fleet-gateway alerts run": frozenset({"name", "region", "fences", "pulsar"}),
+    "fleet-gateway access run": frozenset({"region", "registry", "broker"}),
+    "cloud-jobs": frozenset({"lake", "checkpoints", "clusters"}),
+    "waybill device": frozenset({"service_url", "admin_url", "regions"}),
+    "waybill alerts": frozenset({"rules", "state_file", "pulsar"}),
+    "waybill canary run": frozenset({"script", "agent", "regional"}),
+    "waybill topology": frozenset({"centre", "clusters", "regions"}),
+}
+"""The programs, and the keys by which a person knows the settings file of each."""
+_MAX_FILES: Final = 200
+_MAX_NAMED: Final = 3
+
+
+def other_kind(model: type[BaseModel], tables: Mapping[str, Any], source: str) -> str:
+    """Whose settings a file has, and the right file beside it; "" if it does not look like those of another program."""
+    keys, own = {*tables}, {*model.model_fields}
+    found = [name for name, kind in KINDS.items() if kind <= keys and not kind <= own]
+    wanted = [(name, kind) for name, kind in KINDS.items() if kind <= own]
+    if not found or not wanted or any(kind <= keys for _, kind in wanted):
+        return ""
+    name, kind = wanted[0]
+    right = [*islice(_files_of_kind(Path(source).parent, kind), _MAX_NAMED)]
+    there = f"; those of `{name}` are in {', '.join(right)}" if right else ""
+    return f"this file has the settings of `{found[0]}`, not of `{name}`{there}"
+
+
+def _files_of_kind(folder: Path, kind: frozenset[str]) -> Iterator[str]:
+    for file in sorted(islice(folder.glob("*.toml"), _MAX_FILES)):
+        try:
+            keys = {*parse_toml(read_text(file))}
+        except (SettingsError, ValueError):
+            continue
+        if kind <= keys:
+            yield str(file)
+
+
 def read_text(path: Path) -> str:
     """The text of a TOML file for `parse`, which refuses a text that is too long. Raises SettingsError."""
     try:
@@ -81,6 +120,8 @@ def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
     try:
         return model.model_validate(tables)
     except ValidationError as error:
+        if other := other_kind(model, tables, source):
+            raise SettingsError(source, [other]) from error
         details = without_consequences(error.errors(include_url=False))[:MAX_PROBLEMS]
         problems = [problem_text(model, detail) for detail in details]
         raise SettingsError(source, [one[:MAX_PROBLEM_CHARACTERS] for one in problems]) from error

@@ -87,6 +87,25 @@ def test_messages_that_wait_too_long_are_said(hq_of_topic_lag: FakeAdmin, tmp_pa
     ]
 
 
+def test_a_cluster_that_does_not_replicate_to_this_one_is_said_although_nothing_waits(
+    hq_of_topic_lag: FakeAdmin, tmp_path: Path
+) -> None:
+    waited = list[float]()
+    link = {"connected": True, "replicationBacklog": 0, "replicationDelayInSeconds": 0}
+    joined = {"eu": link, "dr": link | {"inboundConnection": "/127.0.0.1:1"}}
+    empty = {"ingest": {"msgBacklog": 0, "earliestMsgPublishTimeInBacklog": 0}}
+
+    def reply(path: str) -> Reply:
+        stats = {"subscriptions": empty, "replication": joined}
+        return document({"partitions": 2} if path.endswith("/partitions") else stats)
+
+    hq_of_topic_lag.says = reply
+    lags = topic_lags(settings(tmp_path, hq_of_topic_lag.url), waited.append)
+    found = problems(CentreStatus(NOW, lag=lags), LIMITS)
+    assert [one.partition(", so")[0] for one in found if "connected" in one] == ["cluster eu is not connected to c0"]
+    assert len(waited) == 1, "a connection that is opened again at once is no problem"
+
+
 def test_the_cluster_is_asked_that_the_ingest_reads(hq_of_topic_lag: FakeAdmin, tmp_path: Path) -> None:
     hq_of_topic_lag.says = says([0])
     two = settings(tmp_path, "http://127.0.0.1:1", hq_of_topic_lag.url)

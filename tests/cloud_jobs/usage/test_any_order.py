@@ -18,6 +18,7 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import row_digest
 from cloud_jobs.usage import devices as groups
 from cloud_jobs.usage import job, metering
+from cloud_jobs.usage.devices import MAX_VEHICLES, UsageSums, VehicleUsage
 from cloud_jobs.usage.job import UsageRun, compute_usage
 from geo.spatial import ENGINE_VERSION, TrackSettings
 from tests.cloud_jobs.publications import rows_of
@@ -204,3 +205,25 @@ def engine_versions(lake: Lake) -> set[int]:
 def newest(lake: Lake) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = rows_in_force(lake.rows("usage")).to_pylist()
     return rows
+
+
+def test_a_run_says_for_which_vehicles_it_computed_how_much(tmp_path: Path) -> None:
+    made = lake_of(tmp_path / "lake", [square("square")])
+    ingest(made, drive("acme", "eu-1", [(600, 5, at) for at in range(-10, 20)]))
+    ingest(made, drive("acme", "eu-2", [(600, 5, 0)] * 3))
+    run = compute(made)
+    rows = made.rows("usage").to_pylist()
+    ways = {name: sum(sum(row["distance_mm"]) for row in rows if row["device"] == name) for name in ("eu-1", "eu-2")}
+    entries = sum(sum(row["entries"]) for row in rows)
+    assert ways["eu-1"] > ways["eu-2"] == 0
+    assert [(one.device, one.distance_mm) for one in run.sums.listed] == [*ways.items()]
+    assert (run.sums.vehicles, run.sums.distance_mm, run.sums.entries) == (2, ways["eu-1"], entries)
+    assert entries > 0
+    assert compute(made).sums == UsageSums()
+
+
+def test_the_list_of_vehicles_is_bounded_and_its_sums_are_not() -> None:
+    one = VehicleUsage("acme", "eu-1", 1, 5, 2)
+    parts = [UsageSums((one._replace(device=f"eu-{at}"),), 1, 5, 2) for at in range(MAX_VEHICLES + 3)]
+    found = UsageSums.total(parts)
+    assert (len(found.listed), found[1:]) == (MAX_VEHICLES, (MAX_VEHICLES + 3, 5 * len(parts), 2 * len(parts)))
