@@ -64,7 +64,7 @@ def _not_started(folder: Path, known: Iterable[Registration]) -> Iterator[Daemon
 
 def _asked(one: Registration) -> DaemonStatus:
     start = shlex.join([*one.program.split(), "--config", one.config])
-    known = {"program": one.program, "config": one.config}
+    known: dict[str, Any] = {"program": one.program, "config": one.config}
     if not one.is_running:
         problem = one.error or "it was killed, or the machine was"
         return DaemonStatus(**known, state="ended", problem=one_line(problem), next=start)
