@@ -334,7 +334,8 @@ class UsageSums(NamedTuple):
         )
         hours = Counter(one for one, _ in {*zip(metered.device, metered.hour, strict=True)})
         found = [
-            VehicleUsage(*names[at], hours[at], int(ways[at]), int(entries[at])) for at in np.unique(device).tolist()
+            VehicleUsage(names[at].tenant, names[at].device, hours[at], int(ways[at]), int(entries[at]))
+            for at in np.unique(device).tolist()
         ]
         return cls(_longest(found), len(found), int(ways.sum()), int(entries.sum()))
 
@@ -343,7 +344,12 @@ class UsageSums(NamedTuple):
         """The sums of groups, none of which has a device of another."""
         parts = [*parts]
         listed = _longest(one for part in parts for one in part.listed)
-        return cls(listed, *(sum(part[at] for part in parts) for at in (1, 2, 3)))
+        return cls(
+            listed,
+            sum(part.vehicles for part in parts),
+            sum(part.distance_mm for part in parts),
+            sum(part.entries for part in parts),
+        )
 
 
 NO_USAGE: Final = UsageSums()
