@@ -15,6 +15,7 @@ import typer
 
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError
+from edge_agent.mapping.map_cli import app as map_app
 from waybill.daemon.process import add_version_option
 from waybill.settings import SettingsError, load
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_version_option(app, "edge-agent")
+app.add_typer(map_app, name="map")
 # Not `exists=True`: typer would end with 2, and systemd would start an agent without a file again and again.
 Config = Annotated[Path, typer.Option("--config", "-c", help="The agent's settings, TOML.")]
 _LIGHT = (
@@ -58,7 +60,7 @@ def check_config(config: Config) -> None:
     """
     from edge_agent.checking import problems
 
-    with _errors_as_lines():
+    with errors_as_lines():
         settings = load(AgentSettings, config)
         found = problems(settings)
         if settings.mappings:
@@ -136,7 +138,7 @@ def broker_conf(
     """
     from edge_agent.vehicle_broker import broker_conf as lines_for
 
-    with _errors_as_lines():
+    with errors_as_lines():
         settings = load(AgentSettings, config)
         if listen in {"0.0.0.0", "::", "*"}:  # noqa: S104 - it is what is refused
             raise AgentError(f"{listen} means every network of the vehicle: set one address")
@@ -152,7 +154,7 @@ def enrol(config: Config) -> None:
     """
     from edge_agent.enrolment.enrolment_loop import enrol_once
 
-    with _errors_as_lines():
+    with errors_as_lines():
         typer.echo(enrol_once(load(AgentSettings, config)))
 
 
@@ -168,7 +170,7 @@ def status(
     from edge_agent.inspection import is_running, read_status
     from edge_agent.text_tables import fetch_current_state
 
-    with _errors_as_lines():
+    with errors_as_lines():
         settings = load(AgentSettings, config)
         state = {**read_status(settings), "running": is_running(settings), **fetch_current_state(settings)}
     if as_json:
@@ -187,13 +189,14 @@ def export(config: Config) -> None:
     """
     from edge_agent.inspection import exported_lines
 
-    with _errors_as_lines():
+    with errors_as_lines():
         for line in exported_lines(load(AgentSettings, config)):
             sys.stdout.write(line + "\n")
 
 
 @contextmanager
-def _errors_as_lines() -> Iterator[None]:
+def errors_as_lines() -> Iterator[None]:
+    """Errors that a command expects become lines on stderr and an exit status."""
     try:
         yield
     except SettingsError as error:

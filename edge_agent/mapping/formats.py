@@ -52,7 +52,9 @@ def decoder_of(settings: MappingSettings) -> Decoder:
         case "text":
             return decode_text
         case "nmea":
-            raise NotImplementedError("nmea")
+            from edge_agent.mapping.nmea import decode_nmea  # noqa: PLC0415 - few receivers speak it
+
+            return decode_nmea
 
 
 def decode_json(payload: bytes) -> Any:

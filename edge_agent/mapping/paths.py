@@ -1,8 +1,8 @@
 """Where a value stands: a path inside a message, and a level of its topic.
 
 A path is names with points between, `a.b`; a name with other signs stands in double quotes, `"a.b".c`; `[0]` is an
-element of an array; `.` is the whole element. It starts at the element that `each` gives: `../a` starts one object
-above, `/a` at the whole message.
+element of an array, and `[name=text]` is its first object whose member `name` is that text; `.` is the whole element.
+It starts at the element that `each` gives: `../a` starts one object above, `/a` at the whole message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 
 MAX_PATH_CHARACTERS: Final = 256
 MAX_TOPIC_LEVELS: Final = 32
-_STEP = re.compile(r'\[([0-9]{1,6})\]|"((?:[^"\\]|\\.){1,256})"|([^\s."\[\]/\\]+)')
+_STEP = re.compile(
+    r'\[([0-9]{1,6})\]|\[([^\s."\[\]/\\=]+)=([^\[\]"]{1,128})\]|"((?:[^"\\]|\\.){1,256})"|([^\s."\[\]/\\]+)'
+)
 _LEVEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 ROOT: Final = -1
 """`up` of a path that starts at the whole message."""
@@ -28,11 +30,21 @@ MISSING: Final = _Missing()
 """What a path gives where the message has nothing; null is a value."""
 
 
+class Selector(NamedTuple):
+    """The first object of an array whose member `name` is `text`."""
+
+    name: str
+    text: str
+
+
+Step = str | int | Selector
+
+
 class MessagePath(NamedTuple):
     """`up`: how many objects above the element it starts, or ROOT. `steps`: names of members and places in arrays."""
 
     up: int
-    steps: tuple[str | int, ...]
+    steps: tuple[Step, ...]
 
 
 def parse_path(text: str) -> MessagePath:
@@ -46,7 +58,7 @@ def parse_path(text: str) -> MessagePath:
         rest, up = rest[3:], up + 1
     if rest == ".":
         return MessagePath(up, ())
-    steps: list[str | int] = []
+    steps: list[Step] = []
     at = 0
     while at < len(rest):
         if steps and rest[at] == ".":
@@ -63,25 +75,36 @@ def parse_path(text: str) -> MessagePath:
     return MessagePath(up, tuple(steps))
 
 
-def _step(match: re.Match[str]) -> str | int:
-    index, quoted, bare = match.groups()
+def _step(match: re.Match[str]) -> Step:
+    index, selected, text, quoted, bare = match.groups()
     if index is not None:
         return int(index)
+    if selected is not None:
+        return Selector(selected, text)
     return bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
 
 
-def follow(value: Any, steps: Sequence[str | int]) -> Any:
+def follow(value: Any, steps: Sequence[Step]) -> Any:
     """The value at the end of the steps, or MISSING."""
     for step in steps:
         if isinstance(step, str):
             if type(value) is not dict:
                 return MISSING
             value = value.get(step, MISSING)
+        elif isinstance(step, Selector):
+            value = _selected(value, step)
         elif type(value) is list and step < len(value):
             value = value[step]
         else:
             return MISSING
     return value
+
+
+def _selected(value: Any, selector: Selector) -> Any:
+    if type(value) is not list:
+        return MISSING
+    name, text = selector
+    return next((one for one in value if type(one) is dict and one.get(name) == text), MISSING)
 
 
 Enclosing = tuple[Any, ...]
@@ -118,7 +141,7 @@ EVERY: Final = "*"
 """A step of `each`: all members of an object."""
 
 
-def elements_of(value: Any, steps: Sequence[str | int]) -> list[tuple[Any, Enclosing]]:
+def elements_of(value: Any, steps: Sequence[Step]) -> list[tuple[Any, Enclosing]]:
     """The elements at a path that passes through arrays, each with the objects around it."""
     reached = _spread([(value, ())])
     for step in steps:

@@ -1,0 +1,88 @@
+"""Presets: messages of our own in the documented forms, broken ones too, and the records that they become.
+
+Each file in `examples` has the messages of one preset. They are read in their order, `at_ms` after the first, so that
+halves of a torn position meet. `gives` names every member of every record; `later` what comes when a half is held.
+"""
+
+import json
+import tomllib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent.intake.messages import MessageParser, Parsed
+from edge_agent.mapping.parser import compile_mappings
+from edge_agent.mapping.settings import MappingSettings, preset_names
+from waybill.record import Event, Raw
+
+EXAMPLES = Path(__file__).parent / "examples"
+LATER_MS = 10_000
+
+
+def shown(one: Parsed) -> dict[str, Any]:
+    """A record as the files have it."""
+    kind = {"kind": type(one.body).__name__.lower()}
+    if isinstance(one.body, Raw):
+        return {**kind, "reason": one.body.reason}
+    time = "arrival"
+    if one.device_time_us is not None:
+        moment = datetime.fromtimestamp(one.device_time_us / 1e6, UTC)
+        time = moment.isoformat(timespec="milliseconds").replace(".000", "").replace("+00:00", "Z")
+    body = one.body.model_dump(exclude_none=True)
+    if isinstance(one.body, Event):
+        body["attributes"] = json.loads(body["attributes"])
+    held = {"held": True} if one.mapping.endswith("+held") else {}
+    return {**kind, "time": time, **body, **held}
+
+
+def is_same(records: Iterable[Parsed], expected: list[dict[str, Any]]) -> bool:
+    """Whether the records are these. Numbers may differ by the last digits of a conversion."""
+    return [shown(one) for one in records] == [
+        {key: pytest.approx(value, abs=1e-3) if isinstance(value, float) else value for key, value in row.items()}
+        for row in expected
+    ]
+
+
+def read_later(parser: MessageParser, now_ms: int) -> list[Parsed]:
+    return [one.parsed for one in parser.expire(now_ms * 1_000)]
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_preset_reads_what_its_format_documents_and_refuses_the_rest_with_a_reason(preset: str) -> None:
+    tables = tomllib.loads((EXAMPLES / f"{preset}.toml").read_text(encoding="utf-8"))
+    parser = compile_mappings(
+        (MappingSettings.model_validate({"name": "mine", "preset": preset, **tables.get("settings", {})}),)
+    )
+    assert len(tables["examples"]) >= 8
+    assert any("refused" in one for one in tables["examples"])
+    for number, example in enumerate(tables["examples"]):
+        name = f"{preset} {number}: {example['name']}"
+        now_ms = example.get("at_ms", number * LATER_MS)
+        parsed = parser.parse(example["topic"], example["payload"].encode())
+        left_out = [left for one in parsed for left in one.left_out]
+        parsed = parser.accept(parsed, example["topic"], now_ms * 1_000)
+        expected = example.get("gives") or [{"kind": "raw", "reason": example["refused"]}]
+        assert is_same(parsed, expected), f"{name}: {[shown(one) for one in parsed]}"
+        assert sorted(left_out) == sorted(example.get("left_out", [])), name
+        assert all(one.mapping.startswith("mine@") for one in parsed if not one.malformed), name
+        if isinstance(parsed[0].body, Raw) and len(parsed) == 1:
+            assert parsed[0].body.payload == example["payload"].encode(), name
+        if "later" in example:
+            later = read_later(parser, now_ms + LATER_MS)
+            assert is_same(later, example["later"]), f"{name}: {[shown(one) for one in later]}"
+    assert not read_later(parser, 10**9)
+
+
+def test_a_preset_may_be_completed_by_own_members() -> None:
+    mine = {
+        "name": "mine",
+        "preset": "thingsboard",
+        "topic": "tb/{device}",
+        "position": {"speed": {"path": "values.v", "unit": "mph"}},
+    }
+    parser = compile_mappings((MappingSettings.model_validate(mine),))
+    (one,) = parser.parse("tb/7", b'{"ts":1795359064626,"values":{"latitude":53.55,"longitude":9.99,"v":10}}')
+    assert shown(one)["speed_mps"] == pytest.approx(4.4704)

@@ -1,0 +1,118 @@
+"""A real agent with presets at a real vehicle's broker, and `edge-agent map listen` beside it."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local import MosquittoBroker
+from edge_agent.config import AgentSettings
+from edge_agent.inspection import exported_lines
+from tests.edge_agent.process import AgentProcess, VehicleSensors
+from tests.waiting import wait_until
+from waybill.settings import load
+
+pytestmark = [pytest.mark.system, pytest.mark.own_servers]
+
+PRESETS = ("owntracks", "hsl-hfp", "nmea", "teslamate", "thingsboard")
+MAPPINGS = "".join(f'[[mappings]]\nname = "{preset}"\npreset = "{preset}"\n' for preset in PRESETS)
+NMEA = b"$GNRMC,145104.626,A,5333.00000,N,00959.40000,E,5.4,84.4,221126,,,A*4D\r\n"
+BUS = "/hfp/v2/journey/ongoing/vp/bus/0018/00423/2159/2/Matinkyla/09:32/2442201/3/60;24/16/58/67"
+MESSAGES = [
+    ("owntracks/ada/phone", b'{"_type":"location","lat":53.55,"lon":9.99,"tst":1795359064,"vel":54}'),
+    ("owntracks/ada/phone", b'{"_type":"location","lat":53.55,"lon":9.99}'),
+    (BUS, b'{"VP":{"tst":"2026-11-22T14:51:04.626Z","lat":60.1,"long":24.6,"spd":10,"odo":4559}}'),
+    ("nmea/roof", NMEA),
+    ("nmea/roof", NMEA.replace(b"5333", b"5334")),
+    ("v1/devices/me/telemetry", b'[{"ts":1795359064626,"values":{"latitude":1,"longitude":2}},{"ts":1795359064626}]'),
+    ("teslamate/cars/1/latitude", b"53.55"),
+    ("teslamate/cars/1/longitude", b"9.99"),
+    ("vehicle/position", b'{"time":1795359064626,"latitude":-1,"longitude":-2}'),
+]
+EXPECTED = [
+    ("position", "owntracks", (53.55, 9.99, 1_795_359_064_000_000)),
+    ("raw", "owntracks", "mapping:time:missing"),
+    ("position", "hsl-hfp", (60.1, 24.6, 1_795_359_064_626_000)),
+    ("signal", "hsl-hfp", ("Vehicle.TraveledDistanceSinceStart", 4.559)),
+    ("position", "nmea", (53.55, 9.99, 1_795_359_064_626_000)),
+    ("raw", "nmea", "mapping:format:checksum"),
+    ("position", "thingsboard", (1.0, 2.0, 1_795_359_064_626_000)),
+    ("raw", "thingsboard", "mapping:latitude:missing"),
+    ("signal", "teslamate", ("Vehicle.CurrentLocation.Latitude", 53.55)),
+    ("signal", "teslamate", ("Vehicle.CurrentLocation.Longitude", 9.99)),
+    ("position", "teslamate", (53.55, 9.99, None)),
+    ("position", "", (-1.0, -2.0, 1_795_359_064_626_000)),
+]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
+    broker = MosquittoBroker("car", tmp_path / "car")
+    broker.start()
+    broker.wait()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, broker: MosquittoBroker) -> Iterator[AgentProcess]:
+    agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, MAPPINGS)
+    agent.start()
+    try:
+        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+        yield agent
+    finally:
+        agent.stop()
+
+
+SENT_US = {time_us for kind, _, about in EXPECTED if kind == "position" and (time_us := about[2])}
+
+
+def content(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What is compared of a record. A time that no message had is that of an arrival."""
+    match row["kind"]:
+        case "position":
+            time_us = row["device_time_us"] if row["device_time_us"] in SENT_US else None
+            return row["kind"], (round(row["latitude"], 9), round(row["longitude"], 9), time_us)
+        case "signal":
+            return row["kind"], (row["path"], round(row["value"], 9))
+        case _:
+            return row["kind"], row["reason"]
+
+
+def test_presets_at_a_real_broker_make_the_right_records(agent: AgentProcess, broker: MosquittoBroker) -> None:
+    sensors = VehicleSensors(broker.port)
+    for topic, payload in MESSAGES:
+        sensors.publish(topic, payload)
+    sensors.close()
+    wait_until(lambda: agent.status()["head"] >= len(EXPECTED))
+    rows = [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
+    # Classes share the numbers: records of one message need not stand side by side.
+    assert Counter(map(content, rows)) == Counter((kind, about) for kind, _, about in EXPECTED)
+
+
+def test_listening_disturbs_no_running_agent(agent: AgentProcess, broker: MosquittoBroker) -> None:
+    command = [sys.executable, "-m", "edge_agent", "map", "listen", "--config", str(agent.config), "--json"]
+    with subprocess.Popen(
+        [*command, "--messages", str(len(MESSAGES)), "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as listener:
+        assert listener.stderr is not None
+        assert b"listening" in listener.stderr.readline()
+        sensors = VehicleSensors(broker.port)
+        for topic, payload in MESSAGES:
+            sensors.publish(topic, payload)
+        sensors.close()
+        shown, said = listener.communicate(timeout=60)
+    assert listener.returncode == 0
+    assert said.decode().splitlines()[-1] == "9 messages, 3 of them not read"
+    records = [one for line in shown.decode().splitlines() for one in json.loads(line)["records"]]
+    assert [(one["kind"], one["mapping"].partition("@")[0]) for one in records] == [
+        (kind, mapping) for kind, mapping, _ in EXPECTED
+    ]
+    wait_until(lambda: agent.status()["head"] >= len(EXPECTED))
+    assert "local broker lost" not in agent.log.read_text(encoding="utf-8")
