@@ -17,10 +17,10 @@ import typer
 from edge_agent.config import AgentSettings, IntakeSettings
 from edge_agent.errors import AgentError
 from edge_agent.intake.messages import Parsed
-from edge_agent.mapping.parser import NO_MATCH, compile_mappings
+from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings
 from edge_agent.mapping.suggestion import MAX_SAMPLES, Sample, propose, read_samples
-from waybill.record import MAX_RAW_BYTES, Event, Raw
+from waybill.record import MAX_RAW_BYTES, NO_MAPPING, Event, Raw
 from waybill.settings import load, printable
 
 __all__ = ["app"]
@@ -191,7 +191,7 @@ class _Report:
         """Where the settings look for what is missing or wrong."""
         if one.malformed == "unknown-topic":
             yield f"no mapping has this topic; topics of mappings: {', '.join(self.parser.filters) or 'none'}"
-        elif one.malformed == NO_MATCH:
+        elif one.malformed == NO_MAPPING:
             yield "no `when` of the mappings of this topic holds"
         elif (settings := self._mappings.get(one.mapping)) is not None:
             field = "latitude" if one.malformed == "no-fix" else one.malformed.split(":")[1]

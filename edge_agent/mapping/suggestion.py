@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from edge_agent.errors import AgentError
-from edge_agent.mapping.parser import NO_MATCH, compile_mappings
+from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
+from waybill.record import NO_MAPPING
 from waybill.settings import printable
 
 MAX_SAMPLES: Final = 10_000
@@ -303,7 +304,7 @@ def propose(samples: Sequence[Sample]) -> str:
             names.add(preset)
             rest = unread
             parts.append(
-                f"# {count} messages that a preset reads.\n"
+                f"# {_count(count)} that a preset reads.\n"
                 f"[[mappings]]\nname = {_text(preset)}\npreset = {_text(preset)}\n"
             )
     parts += [_mapping(group, names) for group in _groups(rest)]
@@ -317,7 +318,7 @@ def _read_by(preset: str, samples: Sequence[Sample]) -> tuple[int, list[Sample]]
     for sample in samples:
         parsed = parser.parse(*sample)
         count += any(one.mapping and not one.malformed for one in parsed)
-        if not any(one.mapping or one.malformed == NO_MATCH for one in parsed):
+        if not any(one.mapping or one.malformed == NO_MAPPING for one in parsed):
             others.append(sample)
     return count, others
 
@@ -326,17 +327,17 @@ def _mapping(group: _Group, names: set[str]) -> str:
     if group.format == "nmea":
         topic = _pattern(group.topics)
         name = _name(topic, names)
-        return f'# {group.messages} messages.\n[[mappings]]\nname = {name}\npreset = "nmea"\ntopic = {_text(topic)}\n'
+        return f'# {_count(group.messages)}.\n[[mappings]]\nname = {name}\npreset = "nmea"\ntopic = {_text(topic)}\n'
     roles = group.roles()
     is_flat = group.format == "text"
     topic = _pattern(group.topics, "member" if is_flat else "")
     if not {"latitude", "longitude"} <= roles.keys():
         unused = _unused(group, {})
-        return f"# {group.messages} messages of {printable(topic)}: no latitude and longitude found.\n{unused}"
+        return f"# {_count(group.messages)} of {printable(topic)}: no latitude and longitude found.\n{unused}"
     pair = roles["latitude"], roles["longitude"]
     each = pair[0].each
     lines = [
-        f"# {group.messages} messages. Replace each ? before use: the samples do not show the unit.",
+        f"# {_count(group.messages)}. Replace each ? before use: the samples do not show the unit.",
         "[[mappings]]",
         f"name = {_name(topic, names)}",
         f"topic = {_text(topic)}",
@@ -356,6 +357,10 @@ def _mapping(group: _Group, names: set[str]) -> str:
     if is_flat:
         lines += ["", "[mappings.join]", "settle_ms = 500", "hold_s = 30"]
     return "\n".join(lines) + "\n" + _unused(group, roles)
+
+
+def _count(messages: int) -> str:
+    return f"{messages} message{'' if messages == 1 else 's'}"
 
 
 def _time_lines(leaf: _Leaf | None, each: tuple[str, ...], *, is_flat: bool) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from deploy.local import MosquittoBroker
 from edge_agent.config import AgentSettings
 from edge_agent.inspection import exported_lines
+from tests.edge_agent.mapping.connect_page import COMMANDS, SETTINGS
 from tests.edge_agent.process import AgentProcess, VehicleSensors
 from tests.waiting import wait_until
 from waybill.settings import load
@@ -116,3 +117,20 @@ def test_listening_disturbs_no_running_agent(agent: AgentProcess, broker: Mosqui
     ]
     wait_until(lambda: agent.status()["head"] >= len(EXPECTED))
     assert "local broker lost" not in agent.log.read_text(encoding="utf-8")
+
+
+def test_what_the_page_for_new_users_publishes_becomes_positions(tmp_path: Path, broker: MosquittoBroker) -> None:
+    mappings = SETTINGS[SETTINGS.index("[[mappings]]") :]
+    published = [command for command, _ in COMMANDS if command.startswith("mosquitto_pub ")]
+    agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, mappings)
+    agent.start()
+    try:
+        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+        for command in published:
+            subprocess.run(["bash", "-c", f"{command} -p {broker.port}"], check=True, timeout=30)
+        wait_until(lambda: agent.status()["head"] >= len(published))
+    finally:
+        agent.stop()
+    rows = [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
+    assert published
+    assert [(row["kind"], row["latitude"], row["longitude"]) for row in rows] == [("position", 53.55, 9.99)] * 2
