@@ -17,10 +17,11 @@ import typer
 from edge_agent.config import AgentSettings, IntakeSettings
 from edge_agent.errors import AgentError
 from edge_agent.intake.messages import Parsed
+from edge_agent.mapping.examples import described
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings
 from edge_agent.mapping.suggestion import MAX_SAMPLES, Sample, propose, read_samples
-from waybill.record import MAX_RAW_BYTES, NO_MAPPING, Event, Raw
+from waybill.record import MAX_RAW_BYTES, NO_MAPPING
 from waybill.settings import load, printable
 
 __all__ = ["app"]
@@ -201,15 +202,13 @@ class _Report:
 
 
 def _row(one: Parsed) -> dict[str, Any]:
-    """One record as plain values."""
-    row: dict[str, Any] = {"kind": type(one.body).__name__.lower(), "mapping": one.mapping}
-    if isinstance(one.body, Raw):
-        return {**row, "reason": one.body.reason, "detail": one.detail}
-    body = one.body.model_dump(exclude_none=True)
-    if isinstance(one.body, Event):
-        body["attributes"] = json.loads(one.body.attributes)
+    """One record as plain values: those of `described`, with the mapping, and a time that a person can read."""
+    members = described(one)
+    row: dict[str, Any] = {"kind": members.pop("kind"), "mapping": one.mapping}
+    if one.malformed:
+        return {**row, **members, "detail": one.detail}
     row["time"] = "arrival" if one.device_time_us is None else _iso(one.device_time_us)
-    return {**row, **body, "left_out": list(one.left_out)}
+    return {**row, **{name: value for name, value in members.items() if name != "time"}, "left_out": [*one.left_out]}
 
 
 def _iso(time_us: int) -> str:
