@@ -124,7 +124,7 @@ class _Epochs:
     def fixes(self) -> list[dict[str, Any]]:
         epochs = list(self._by_clock.values())
         # A date holds for the epochs around it: receivers send it with one sentence of a burst.
-        for ordered in (epochs, epochs[::-1]):
+        for ordered in (epochs, epochs[::-1]) if len(epochs) > 1 else ():
             near_us = None
             for epoch in ordered:
                 if epoch.day_us is None and near_us is not None and epoch.clock_us is not None:

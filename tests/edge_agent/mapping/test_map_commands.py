@@ -15,7 +15,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings
 from edge_agent.mapping.suggestion import Sample, SamplesUnreadable, propose, read_samples
-from waybill.settings import SettingsError, parse
+from waybill.settings import SettingsError, parse, printable
 
 AGENT = '[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "127.0.0.1"\n'
 PHONES = '[[mappings]]\nname = "phones"\npreset = "owntracks"\n'
@@ -240,7 +240,7 @@ TOPICS = st.text("ab7/{}+$ é\x1b", min_size=1, max_size=20)
 def test_a_proposal_is_valid_toml_and_never_reads_without_an_answer(messages: list[tuple[str, str]]) -> None:
     samples = [Sample(topic, payload.encode("utf-8", "replace")) for topic, payload in messages]
     text = propose(samples)
-    assert all(sign.isprintable() or sign == "\n" for sign in text)
+    assert printable(text, keeps="\n") == text
     for mapping in tomllib.loads(text).get("mappings", []):
         if "preset" in mapping:
             compile_mappings((MappingSettings.model_validate(mapping),))
