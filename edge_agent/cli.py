@@ -113,7 +113,7 @@ def setup(
     given = {one.name: str(found[one.name]) for one in QUESTIONS}
     if certificate and not claim:
         given["claim"] = "certificate"
-    with _errors_as_lines():
+    with errors_as_lines():
         # before a dozen questions are asked
         if out.exists() and not force:
             raise SetupRefused(f"{out} exists and stays as it is; --force replaces it, --out names another file")
