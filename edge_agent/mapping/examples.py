@@ -43,7 +43,7 @@ def described(parsed: Parsed) -> dict[str, Any]:
 
 
 def _fault(parser: MessageParser, example: MappingExample, place: int) -> str:
-    payload = example.payload.encode()
+    payload = example.message
     parsed = parser.accept(parser.parse(example.topic, payload), example.topic, (place + 1) * EXAMPLE_EVERY_US)
     gives = [described(one) for one in parsed]
     if example.refused:

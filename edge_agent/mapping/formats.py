@@ -1,4 +1,4 @@
-"""From the bytes of a message to plain values: JSON, CSV, text and NMEA 0183.
+"""From the bytes of a message to plain values: JSON, CSV and text here, other formats in modules of their own.
 
 A decoder takes a payload and returns a value as JSON has it: dict, list, str, int, float, bool or None. A list at the
 top gives several elements, each judged alone; an element that cannot be read is an `Undecodable` in that list. A
@@ -11,6 +11,7 @@ import csv
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from edge_agent.mapping.paths import parse_path
 from waybill.record import MAX_RAW_BYTES, InvalidJson, parse_json
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ _PADDING: Final = b"\0 \t\r\n"
 Decoder = Callable[[bytes], Any]
 
 
+class TopicDecoder(NamedTuple):
+    """A form whose messages cannot be read without their topic: `at` gives the decoder of a topic."""
+
+    at: Callable[[str], Decoder]
+
+
 class Undecodable(NamedTuple):
     """A part of a message that cannot be read. `why`: the last part of the reason `mapping:format:why`."""
 
@@ -35,15 +42,23 @@ class Undecodable(NamedTuple):
 
 
 class UndecodableMessage(Exception):
-    """A message that cannot be read. `why`: the last part of the reason `mapping:format:why`."""
+    """A message that cannot be read. `field`, `why`: the parts of the reason `mapping:field:why`."""
 
-    def __init__(self, why: str, detail: str = "") -> None:
+    def __init__(self, why: str, detail: str = "", field: str = "format") -> None:
         super().__init__(why)
-        self.why, self.detail = why, detail
+        self.why, self.detail, self.field = why, detail, field
 
 
-def decoder_of(settings: MappingSettings) -> Decoder:
-    """The decoder of a mapping."""
+class NotForMappings(UndecodableMessage):
+    """A message of a kind that no mapping reads, which is no fault."""
+
+    def __init__(self) -> None:
+        super().__init__("no-match", field="when")
+
+
+def decoder_of(*mappings: MappingSettings) -> Decoder | TopicDecoder:
+    """The decoder of mappings that have the same form. Raises ValueError if a file that it needs is missing."""
+    settings = mappings[0]
     match settings.format:
         case "json":
             return decode_json
@@ -55,6 +70,14 @@ def decoder_of(settings: MappingSettings) -> Decoder:
             from edge_agent.mapping.nmea import decode_nmea  # noqa: PLC0415 - few receivers speak it
 
             return decode_nmea
+        case "sparkplug-b" | "gtfs-realtime":
+            from edge_agent.mapping.protobuf_formats import gtfs_decoder, sparkplug_decoder  # noqa: PLC0415 - an extra
+
+            return sparkplug_decoder() if settings.format == "sparkplug-b" else gtfs_decoder()
+        case "can":
+            assert settings.can is not None
+            steps = (parse_path(path).steps for one in mappings for _, _, path in one.paths_used())
+            return settings.can.database.decoder({str(step[0]) for step in steps} - {"frame"})
 
 
 def decode_json(payload: bytes) -> Any:

@@ -16,7 +16,14 @@ from edge_agent.intake.messages import (
     printable_sample,
 )
 from edge_agent.mapping.compiler import CompiledMapping, PositionHalf, Refusal, conjunction
-from edge_agent.mapping.formats import Decoder, Undecodable, UndecodableMessage, decoder_of
+from edge_agent.mapping.formats import (
+    Decoder,
+    NotForMappings,
+    TopicDecoder,
+    Undecodable,
+    UndecodableMessage,
+    decoder_of,
+)
 from edge_agent.mapping.join import JoinedPosition, PositionJoin
 from edge_agent.mapping.paths import Enclosing, TopicPattern, elements_of
 from edge_agent.mapping.settings import MappingSettings
@@ -107,7 +114,9 @@ class MappingParser(MessageParser):
         try:
             value = decode(payload)
         except UndecodableMessage as error:
-            return _raw(topic, payload, candidates[0], Refusal("format", error.why, error.detail))
+            if isinstance(error, NotForMappings):
+                return _no_match(topic, payload, candidates[0].mapping.label if len(candidates) == 1 else "")
+            return _raw(topic, payload, candidates[0], Refusal(error.field, error.why, error.detail))
         if len(candidates) == 1 and candidates[0].mapping.each is None and type(value) is not list:
             parsed = self._single(topic, payload, candidates[0], value)
         else:
@@ -245,14 +254,19 @@ class MappingParser(MessageParser):
             if test is None or test(None, (), levels):
                 candidates.append((number, Candidate(self._mappings[number], levels)))
         if candidates:
-            return Route(self._decoders[candidates[0][0]], tuple(one for _, one in candidates))
+            decoder = self._decoders[candidates[0][0]]
+            decode = decoder.at(topic) if isinstance(decoder, TopicDecoder) else decoder
+            return Route(decode, tuple(one for _, one in candidates))
         return None if not matched or vehicle_contract_topic(topic) else Route(None, ())
 
 
-def _shared_decoders(settings: Sequence[MappingSettings]) -> list[Decoder]:
+def _shared_decoders(settings: Sequence[MappingSettings]) -> list[Decoder | TopicDecoder]:
     """One decoder for each mapping; mappings of the same form share it, so that a message is decoded once."""
-    by_form: dict[tuple[Any, ...], Decoder] = {}
-    return [by_form.setdefault((one.format, one.csv), decoder_of(one)) for one in settings]
+    by_form: dict[tuple[Any, ...], list[MappingSettings]] = {}
+    for one in settings:
+        by_form.setdefault(one.form, []).append(one)
+    decoders = {form: decoder_of(*mappings) for form, mappings in by_form.items()}
+    return [decoders[one.form] for one in settings]
 
 
 def _elements(mapping: CompiledMapping, value: Any) -> list[tuple[Any, Enclosing]]:

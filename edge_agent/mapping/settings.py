@@ -6,7 +6,9 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
+from importlib import import_module
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -19,10 +21,20 @@ from waybill.settings import Settings, name_advice, nearest
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
+    from edge_agent.mapping.can_frames import CanDatabase
+
 Scalar = bool | int | float | Annotated[str, StringConstraints(max_length=1024)]
 MAX_MAPPINGS = 64
 MAX_OUTPUTS = 128
-FORMATS = ("json", "csv", "text", "nmea")
+Format = Literal["json", "csv", "text", "nmea", "sparkplug-b", "gtfs-realtime", "can"]
+EXTRAS = {
+    "sparkplug-b": ("google.protobuf", "edge-protobuf"),
+    "gtfs-realtime": ("google.protobuf", "edge-protobuf"),
+    "can": ("cantools", "edge-can"),
+}
+"""Formats that need a package outside of the extra `edge`, and the extra that brings it."""
+SPARKPLUG_NAMESPACE = "spBv1.0"
+"""The level of the topic before the group, the kind of message, the edge node and the device."""
 TimeUnit = Literal["s", "ms", "us", "ns", "iso"]
 _DIGEST_CHARACTERS = 8
 
@@ -227,6 +239,20 @@ class CsvSettings(_Model):
     """What separates the columns."""
 
 
+class CanSettings(_Model):
+    """How frames of a CAN bus are read."""
+
+    dbc: FilePath
+    """The DBC file with the messages and signals."""
+
+    @cached_property
+    def database(self) -> CanDatabase:
+        """The messages of the file as it was when the settings were loaded. Raises ValueError."""
+        from edge_agent.mapping.can_frames import CanDatabase  # noqa: PLC0415 - of an extra
+
+        return CanDatabase(self.dbc)
+
+
 class JoinSettings(_Model):
     """How the halves of a torn position come together."""
 
@@ -240,18 +266,26 @@ class MappingExample(_Model):
     """A message, and what has to become of it."""
 
     topic: str
-    payload: str
+    payload: str = ""
     """The message, as text."""
+    payload_hex: Annotated[str, StringConstraints(pattern=r"^(?:[0-9A-Fa-f]{2}|\s)*$")] = ""
+    """The message in hexadecimal digits, instead of `payload`."""
     gives: Annotated[tuple[dict[str, Any], ...], Field(max_length=64)] = ()
     """The records: kind and the members that are compared."""
     refused: str = ""
     """Why the message stays raw, instead of `gives`."""
 
     @model_validator(mode="after")
-    def _has_a_result(self) -> Self:
+    def _is_whole(self) -> Self:
+        if self.payload and self.payload_hex:
+            raise ValueError("an example needs either payload or payload_hex")
         if bool(self.gives) == bool(self.refused):
             raise ValueError("an example needs either gives or refused")
         return self
+
+    @property
+    def message(self) -> bytes:
+        return bytes.fromhex(self.payload_hex) if self.payload_hex else self.payload.encode()
 
 
 class MappingSettings(_Model):
@@ -263,7 +297,7 @@ class MappingSettings(_Model):
     """A mapping of the package that this one completes; members here replace those of the preset."""
     topic: Name
     """The topics: `{name}` is a level with a name, `+` another level, a last `#` all further levels."""
-    format: Literal["json", "csv", "text", "nmea"] = "json"
+    format: Format = "json"
     """The form of the messages."""
     each: Path | None = None
     """The elements to read, each like a message; without it the message, or each element of its array."""
@@ -274,6 +308,8 @@ class MappingSettings(_Model):
     signals: Annotated[tuple[SignalMapping, ...], Field(max_length=MAX_OUTPUTS)] = ()
     events: Annotated[tuple[EventMapping, ...], Field(max_length=MAX_OUTPUTS)] = ()
     csv: CsvSettings = CsvSettings()
+    can: CanSettings | None = None
+    """Set for `format = "can"`."""
     join: JoinSettings | None = None
     """Set for positions whose halves come in several messages."""
     examples: Annotated[tuple[MappingExample, ...], Field(max_length=256)] = ()
@@ -302,12 +338,54 @@ class MappingSettings(_Model):
             raise ValueError(f"mapping {self.name}: each is for JSON: every line of {self.format} is an element")
         if self.join is not None and self.position is None:
             raise ValueError(f"mapping {self.name}: join is for positions: set position")
+        self._check_format()
         known = set(TopicPattern(self.topic).names.values())
         for where, level in self.levels_used():
             if level not in known:
                 have = f"; known are {', '.join(sorted(known))}" if known else "; the topic has no named level"
                 raise ValueError(f"mapping {self.name}: {where}: no level {level!r}{name_advice(level, known) or have}")
         return self
+
+    def _check_format(self) -> None:
+        package, extra = EXTRAS.get(self.format, ("", ""))
+        try:
+            if package:
+                import_module(package)
+        except ModuleNotFoundError:
+            raise ValueError(
+                f'mapping {self.name}: format "{self.format}" needs the package {package}: '
+                f"install the extra {extra} (docs/install.md)"
+            ) from None
+        if self.format == "sparkplug-b" and SPARKPLUG_NAMESPACE not in self.topic.split("/"):
+            raise ValueError(
+                f"mapping {self.name}: topic: the kind of message is in the topic: "
+                f"{SPARKPLUG_NAMESPACE}/{{group}}/{{type}}/{{node}}/{{device}}"
+            )
+        if (self.format == "can") != (self.can is not None):
+            raise ValueError(f'mapping {self.name}: can.dbc and format = "can" belong together')
+        if self.can is None:
+            return
+        try:
+            database = self.can.database
+            for place, part, path in self.paths_used():
+                unit = "none" if isinstance(part, TimeSource) else getattr(part, "unit", "none")
+                database.check_member(place, path, unit)
+        except ValueError as error:
+            raise ValueError(f"mapping {self.name}: {error}") from None
+
+    def paths_used(self) -> Iterator[tuple[str, Any, str]]:
+        """The place of each member that is read, the source or condition that reads it, and its path."""
+        for place, part in self.parts():
+            if isinstance(part, ValueSource | TimeSource) and part.path is not None:
+                yield place, part, part.path
+            for condition in getattr(part, "when", ()):
+                if condition.path is not None:
+                    yield f"{place}.when".lstrip("."), condition, condition.path
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What decides how a message is decoded."""
+        return self.format, self.csv, self.can
 
     def levels_used(self) -> Iterator[tuple[str, str]]:
         """The place and name of each level that a member reads."""
@@ -342,6 +420,8 @@ class MappingSettings(_Model):
     def digest(self) -> str:
         """The beginning of SHA-256 over the mapping's meaning: without name, preset and examples."""
         about = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"examples", "preset"})
+        if self.can is not None:
+            about["can"] = self.can.database.digest  # of what is in the file, wherever it is
         text = json.dumps(about, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
@@ -388,11 +468,7 @@ def _exclude(one: MappingSettings, other: MappingSettings, pattern: TopicPattern
                 same = pattern.level_at(mine.level) == its.level_at(theirs.level)
             else:
                 # A path means the same member only in the same form and from the same start.
-                same = mine.path == theirs.path is not None and (one.format, one.csv, one.each) == (
-                    other.format,
-                    other.csv,
-                    other.each,
-                )
+                same = mine.path == theirs.path is not None and (one.form, one.each) == (other.form, other.each)
             if same and _excludes(mine, theirs):
                 return True
     return False

@@ -16,6 +16,7 @@ import pytest
 from edge_agent.intake.messages import MessageParser, Parsed
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
+from tests.edge_agent.mapping.protobuf_writer import FORMATS, encode
 from waybill.record import Event, Raw
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -50,6 +51,13 @@ def read_later(parser: MessageParser, now_ms: int) -> list[Parsed]:
     return [one.parsed for one in parser.expire(now_ms * 1_000)]
 
 
+def payload_of(preset: str, example: dict[str, Any]) -> bytes:
+    """A message as text, as hexadecimal digits, or as the members of one in Protocol Buffers."""
+    if "message" in example:
+        return encode(example["message"], FORMATS[preset])
+    return bytes.fromhex(example["payload_hex"]) if "payload_hex" in example else str(example["payload"]).encode()
+
+
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_reads_what_its_format_documents_and_refuses_the_rest_with_a_reason(preset: str) -> None:
     tables = tomllib.loads((EXAMPLES / f"{preset}.toml").read_text(encoding="utf-8"))
@@ -61,7 +69,8 @@ def test_a_preset_reads_what_its_format_documents_and_refuses_the_rest_with_a_re
     for number, example in enumerate(tables["examples"]):
         name = f"{preset} {number}: {example['name']}"
         now_ms = example.get("at_ms", number * LATER_MS)
-        parsed = parser.parse(example["topic"], example["payload"].encode())
+        payload = payload_of(preset, example)
+        parsed = parser.parse(example["topic"], payload)
         left_out = [left for one in parsed for left in one.left_out]
         parsed = parser.accept(parsed, example["topic"], now_ms * 1_000)
         expected = example.get("gives") or [{"kind": "raw", "reason": example["refused"]}]
@@ -69,7 +78,7 @@ def test_a_preset_reads_what_its_format_documents_and_refuses_the_rest_with_a_re
         assert sorted(left_out) == sorted(example.get("left_out", [])), name
         assert all(one.mapping.startswith("mine@") for one in parsed if not one.malformed), name
         if isinstance(parsed[0].body, Raw) and len(parsed) == 1:
-            assert parsed[0].body.payload == example["payload"].encode(), name
+            assert parsed[0].body.payload == payload, name
         if "later" in example:
             later = read_later(parser, now_ms + LATER_MS)
             assert is_same(later, example["later"]), f"{name}: {[shown(one) for one in later]}"
