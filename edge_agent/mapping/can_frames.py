@@ -169,9 +169,10 @@ class FrameDecoder:
 
     def decode(self, payload: bytes) -> Any:
         """Elements `{MESSAGE: {SIGNAL: value}, "frame": {…}}`, one for each frame of the messages."""
+        found: list[_Frame | Undecodable | None]
         if payload.lstrip()[:1] in {b"{", b"["}:
             value = decode_json(payload)
-            found = [_json_frame(one) for one in (value if isinstance(value, list) else [value])]
+            found = [*map(_json_frame, value if isinstance(value, list) else [value])]
         else:
             lines = decode_text(payload).splitlines()
             if len(lines) > MAX_VALUES:
