@@ -144,7 +144,7 @@ def _unread(settings: AgentSettings, *, messages: int, seconds: float) -> list[S
 
 def _payload(text: str) -> bytes:
     if text == "-":
-        return sys.stdin.buffer.read(MAX_RAW_BYTES + 1).removesuffix(b"\n")
+        return sys.stdin.buffer.read(MAX_RAW_BYTES + 1)
     return text.encode()
 
 
@@ -184,7 +184,7 @@ class _Report:
             lines = [line for row in rows for line in _lines(row)]
             lines += dict.fromkeys(hint for one in parsed if one.malformed for hint in self._hints(one))
             if any(one.malformed for one in parsed):
-                lines.append(f"message: {printable(payload[:MAX_SHOWN_BYTES].decode('utf-8', 'replace'))}")
+                lines.append(f"message: {printable(payload[:MAX_SHOWN_BYTES].decode('utf-8', 'replace').strip())}")
             text = "\n".join([printable(topic), *(f"  {line}" for line in lines)])
         typer.echo(text)
 

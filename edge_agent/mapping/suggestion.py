@@ -313,7 +313,10 @@ def propose(samples: Sequence[Sample]) -> str:
 
 def _read_by(preset: str, samples: Sequence[Sample]) -> tuple[int, list[Sample]]:
     """How many samples a preset reads, and those whose topics are not its own."""
-    parser = compile_mappings((MappingSettings.model_validate({"name": preset, "preset": preset}),))
+    try:
+        parser = compile_mappings((MappingSettings.model_validate({"name": preset, "preset": preset}),))
+    except (ValueError, ImportError):  # its extra is not installed
+        return 0, [*samples]
     count, others = 0, list[Sample]()
     for sample in samples:
         parsed = parser.parse(*sample)

@@ -5,6 +5,7 @@ halves of a torn position meet. `gives` names every member of every record; `lat
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_agent.intake.messages import MessageParser, Parsed
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
 from tests.edge_agent.mapping.protobuf_writer import FORMATS, encode
-from waybill.record import Event, Raw
+from waybill.record import Event, Position, Raw
 
 EXAMPLES = Path(__file__).parent / "examples"
 LATER_MS = 10_000
@@ -95,3 +98,34 @@ def test_a_preset_may_be_completed_by_own_members() -> None:
     parser = compile_mappings((MappingSettings.model_validate(mine),))
     (one,) = parser.parse("tb/7", b'{"ts":1795359064626,"values":{"latitude":53.55,"longitude":9.99,"v":10}}')
     assert shown(one)["speed_mps"] == pytest.approx(4.4704)
+
+
+MESSAGES = [
+    (preset, example["topic"], example["payload"])
+    for preset in preset_names()
+    # NMEA's coordinates are no decimal numbers, those of Protocol Buffers no text: their tests have oracles.
+    if preset not in {"nmea", *FORMATS}
+    for example in tomllib.loads((EXAMPLES / f"{preset}.toml").read_text(encoding="utf-8"))["examples"]
+]
+PARSERS = {
+    preset: compile_mappings((MappingSettings.model_validate({"name": "mine", "preset": preset}),))
+    for preset in {preset for preset, _, _ in MESSAGES}
+}
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1), st.integers(0, 3), st.text('0123456789.-e,:{}[]"nul ', max_size=3)), max_size=4
+)
+
+
+@given(st.sampled_from(MESSAGES), EDITS)
+def test_a_damaged_message_raises_nothing_and_moves_no_position(message: tuple[str, str, str], edits: Any) -> None:
+    """What is accepted as a position stands in the message: read by nothing but a search for numbers."""
+    preset, topic, payload = message
+    for place, removed, inserted in edits:
+        at = round(place * len(payload))
+        payload = payload[:at] + inserted + payload[at + removed :]
+    numbers = {float(one) for one in re.findall(r"-?[0-9]+\.?[0-9]*(?:e-?[0-9]{1,3})?", payload, re.IGNORECASE)}
+    turned = numbers | {number - 360 for number in numbers}
+    for one in PARSERS[preset].parse(topic, payload.encode()):
+        if isinstance(one.body, Position):
+            assert one.body.latitude in numbers
+            assert one.body.longitude in turned
