@@ -1,10 +1,13 @@
 """A real agent with presets at a real vehicle's broker, and `edge-agent map listen` beside it."""
 
 import json
+import signal
 import subprocess
 import sys
+import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,36 +91,66 @@ def content(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def test_presets_at_a_real_broker_make_the_right_records(agent: AgentProcess, broker: MosquittoBroker) -> None:
-    sensors = VehicleSensors(broker.port)
-    for topic, payload in MESSAGES:
-        sensors.publish(topic, payload)
-    sensors.close()
+    publish(broker, MESSAGES)
     wait_until(lambda: agent.status()["head"] >= len(EXPECTED))
     rows = [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
     # Classes share the numbers: records of one message need not stand side by side.
     assert Counter(map(content, rows)) == Counter(EXPECTED)
 
 
+@contextmanager
+def map_command(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """`edge-agent map`, once it listens at the broker."""
+    command = [sys.executable, "-m", "edge_agent", "map", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("listening")
+            yield process
+        finally:
+            process.kill()
+
+
+def publish(broker: MosquittoBroker, messages: Sequence[tuple[str, bytes]]) -> None:
+    sensors = VehicleSensors(broker.port)
+    for topic, payload in messages:
+        sensors.publish(topic, payload)
+    sensors.close()
+
+
 def test_listening_disturbs_no_running_agent(agent: AgentProcess, broker: MosquittoBroker) -> None:
-    command = [sys.executable, "-m", "edge_agent", "map", "listen", "--config", str(agent.config), "--json"]
-    with subprocess.Popen(
-        [*command, "--messages", str(len(MESSAGES)), "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as listener:
-        assert listener.stderr is not None
-        assert b"listening" in listener.stderr.readline()
-        sensors = VehicleSensors(broker.port)
-        for topic, payload in MESSAGES:
-            sensors.publish(topic, payload)
-        sensors.close()
+    words = ["listen", "--config", str(agent.config), "--json", "--messages", str(len(MESSAGES)), "--seconds", "60"]
+    with map_command(*words) as listener:
+        publish(broker, MESSAGES)
         shown, said = listener.communicate(timeout=60)
     assert listener.returncode == 0
-    assert said.decode().splitlines()[-1] == "9 messages, 3 of them not read"
-    records = [one for line in shown.decode().splitlines() for one in json.loads(line)["records"]]
+    assert said.splitlines()[-1] == "9 messages, 3 of them not read"
+    records = [one for line in shown.splitlines() for one in json.loads(line)["records"]]
     assert [(one["kind"], one["mapping"].partition("@")[0]) for one in records] == [
         (kind, mapping) for kind, mapping, _ in EXPECTED
     ]
     wait_until(lambda: agent.status()["head"] >= len(EXPECTED))
     assert "local broker lost" not in agent.log.read_text(encoding="utf-8")
+
+
+def test_an_interrupt_ends_listening_cleanly(agent: AgentProcess) -> None:
+    with map_command("listen", "--config", str(agent.config)) as listener:
+        listener.send_signal(signal.SIGINT)
+        _, said = listener.communicate(timeout=30)
+    assert listener.returncode == 0
+    assert said.splitlines()[-1] == "0 messages, 0 of them not read"
+
+
+def test_a_mapping_is_proposed_for_what_the_agent_does_not_read_yet(
+    agent: AgentProcess, broker: MosquittoBroker
+) -> None:
+    foreign = [("fleet/17/gps", b'{"ts":1795359064,"lat":53.55,"lng":9.99}')]
+    words = ["suggest", "--config", str(agent.config), "--messages", str(len(MESSAGES) + 1), "--seconds", "60"]
+    with map_command(*words) as process:
+        publish(broker, [*MESSAGES, *foreign])
+        shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "fleet/17/gps" in [mapping.get("topic") for mapping in tomllib.loads(shown)["mappings"]]
 
 
 def test_what_the_page_for_new_users_publishes_becomes_positions(tmp_path: Path, broker: MosquittoBroker) -> None:
