@@ -192,6 +192,6 @@ def test_the_stack_has_settings_of_a_gateway_and_of_an_agent_for_each_region(sta
         agent = load(AgentSettings, stack.folder / f"agent-{region}.toml")
         assert agent.enrolment is not None
         assert (agent.uplinks[0].port, agent.enrolment.port) == (
-            stack.brokers[region].port,
+            stack.links[region].port,
             stack.enrolment[region].port,
-        )
+        ), "what `waybill link` cuts is cut for the vehicle of the file too"
