@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, rules of invoices, an S3
-# server, promtool.
+# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, rules of invoices, Delta
+# for Spark, an S3 server, promtool.
 # Each step looks first and does nothing where its work is already there, so a second run takes a second.
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
 #   deploy/bootstrap.sh python     the virtual environment only
-#   deploy/bootstrap.sh STEP       pulsar, invoice-rules or package-tools only
+#   deploy/bootstrap.sh STEP       pulsar, invoice-rules, delta or package-tools only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -141,6 +141,33 @@ install_invoice_rules() {
   mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
 }
 
+# --- Delta for Spark, with which the tests run the queries of docs/data-out.md; the jobs do not need it ------------------
+DELTA_JARS=(
+  io.delta:delta-spark_4.2_2.13:4.4.0
+  io.delta:delta-storage:4.4.0
+  io.delta:delta-kernel-api:4.4.0
+  io.delta:delta-kernel-defaults:4.4.0
+)
+DELTA_SHA512=(
+  e5ed81343c92148c786396698e8543956e41fee78eedfe4c305d231d7de900ce32ef39d6b63d090bca3baa4650eb9d0e88f5ef697a780da655344e493f438e27
+  88dc766fb423a2b81546373133246d7f8216e20456b7f6e8ba5ce6c861d6c7fa9e8bac3081402775241e7ef62a0ae05f2070d0816f1b07d838f2ef3d98cfa744
+  18baac435dfeb499d0eec71978687ee57d63a44ba7355a3e97433c51ef7f2b3deebea19a0ab6f6014801b3bef451f9e8c007b85d5d8216e0df8d3c9fb342df71
+  be2e5394a5b538ff5ff4c28bf2b548a0385f4c2cae72d8b6df54a6e5d49bacdaba062d838c46b790afdd3253cb0dbb16a1ceb26b46d4c117446819cbd4c9c012
+)
+
+install_delta() {
+  local folder="$CACHE/delta-spark" at work
+  [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${DELTA_JARS[*]}" ] && return
+  say "fetching Delta for Spark through Maven (13 MB, once)"
+  work=$(mktemp -d "$CACHE/delta-spark.XXXXXX")
+  for at in "${!DELTA_JARS[@]}"; do fetch_artifact "${DELTA_JARS[at]}" "${DELTA_SHA512[at]}" "$work"; done
+  echo "${DELTA_JARS[*]}" > "$work/.artifacts"
+  chmod 755 "$work"
+  rm -rf "$folder"
+  # where another clone was quicker, its files are the same
+  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
+}
+
 # --- the S3 server of the local stack, built by Go -------------------------------------------------------------------
 # Go holds each module against its checksum database, where GOSUMDB is not off. The S3 server needs 1.25. From 1.21 on Go fetches what a module needs, if it is let.
 go_minor() { command -v go >/dev/null 2>&1 && go env GOVERSION | sed -nE 's/^go1\.([0-9]+).*/\1/p'; }
@@ -191,7 +218,8 @@ case "${1:-all}" in
   python) install_python ;;
   pulsar) install_pulsar ;;
   invoice-rules) mkdir -p "$CACHE"; install_invoice_rules ;;
+  delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
-  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; install_pulsar; install_invoice_rules; install_versitygw; install_promtool ;;
-  *) fail "unknown step '$1' (python, pulsar, invoice-rules, package-tools, or nothing for all)" ;;
+  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool ;;
+  *) fail "unknown step '$1' (python, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
 esac

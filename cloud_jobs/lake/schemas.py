@@ -1,4 +1,4 @@
-"""The schemas of the lake's tables. Imports Arrow only."""
+"""The schemas of the lake's tables; `cloud_jobs.lake.descriptions` says what each column means. Imports Arrow only."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ ALERTS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""The alerts of regions, each id once, as it first arrived. `received_at`, `raised_at`: by the region's clocks.
-`seen_until`: epoch, seq, epoch, seq, ..., the newest records that the region had seen; empty: not stated.
-`collected_at`: by the centre's clock, when the alert begins to wait for its verdict. `day`: the UTC day of `time`."""
+"""The alerts of regions, each id once, as it first arrived."""
 
 VERDICTS = pa.schema(
     [
@@ -59,9 +57,7 @@ VERDICTS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""Verdicts on alerts, and on events without an alert. The row with the highest revision of an id is in force. The
-columns from `epoch` to `value` are the event in force, or the withdrawn alert. `alerted_time`, `alerted_value`: those
-of the region's alert; null: there was none. `previous_time`, `previous_value`: those of the revision before."""
+"""Verdicts on alerts, and on events without an alert."""
 
 
 # Schemas of the register. Arrow only.
@@ -93,9 +89,7 @@ RATED_LINES = pa.schema(
         pa.field("digest", pa.string()),
     ]
 )
-"""One row for each charge of a closing. `run`: the run that wrote it; the row counts once CLOSINGS has a row with that
-run. `rows`, `first_hour`, `last_hour`, `digest`: of the usage behind the charge; null if there is none. `first_day`: of
-the period, the partition."""
+"""One row for each charge of a closing. The row counts once CLOSINGS has a row with its `run`."""
 
 CERTIFICATES = pa.schema(
     [
@@ -103,8 +97,7 @@ CERTIFICATES = pa.schema(
         *_texts("payer", "run", "tenant", "device", "state", "digest", "certificate"),
     ]
 )
-"""One row for each device of a closing: its certificate of completeness as canonical JSON, and its SHA-256 in
-`digest`."""
+"""One row for each device of a closing."""
 
 CLOSINGS = pa.schema(
     [
@@ -118,10 +111,7 @@ CLOSINGS = pa.schema(
         pa.field("closed_at", _UTC, nullable=False),
     ]
 )
-"""One row for each payer of a closing, see `billing.register.closing.Closing`. `number`: the commit of this table, from
-1. `outcome`: final, provisional or blocked. `reasons`, `taxes`, `control_totals`, `parties`: JSON. `body_digest`: of
-the lines, sub-totals and annex of its invoice. `contract_digest`: of the payer's contract. `decisions`: JSON with the
-numbers of the decisions that its certificates use."""
+"""One row for each payer of a closing, see `billing.register.closing.Closing`."""
 
 DOCUMENTS = pa.schema(
     [
@@ -140,8 +130,7 @@ DOCUMENTS = pa.schema(
         *_texts("by", "reason", "head", "digest", "attempt"),
     ]
 )
-"""One row for each invoice or note, see `billing.register.ledger.IssuedDocument`; never changed. `head`: the document
-without its lines, as canonical JSON. `digest`: of the whole document. `attempt`: the command that wrote it."""
+"""One row for each invoice or note, see `billing.register.ledger.IssuedDocument`; never changed."""
 
 
 RECORDS = pa.schema(
@@ -174,10 +163,7 @@ RECORDS = pa.schema(
         pa.field("ingest_number", pa.int64(), nullable=False),
     ]
 )
-"""One row for each record. `content_bytes`: its billed bytes, see `cloud_jobs.lake.values`. `device_date`: the UTC day
-of the device time, the partition; null if it is far off. `ingest_number`: the commit of the ingest, from 1. `text` of a
-raw record is the reason why it is raw. `mapping`: name and digest of the agent's mapping that translated a foreign
-message; null: the message followed the agent's contract."""
+"""One row for each record. `content_bytes`: see `cloud_jobs.lake.values`."""
 
 FIX = pa.schema(
     [
@@ -216,9 +202,7 @@ QUARANTINE = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""Rejected input. `cause`: `conflict` (a known record id with other content, in `detail` as JSON) or `malformed` (a
-message that is not a consistent batch, with the reason in `detail`). `commit_number` mostly equals the ingest number of
-the micro-batch, and increases with each commit of this table."""
+"""Rejected input. `commit_number` mostly equals the ingest number of the micro-batch."""
 
 INGEST_BATCHES = pa.schema(
     [
@@ -235,10 +219,7 @@ INGEST_BATCHES = pa.schema(
         pa.field("seconds", pa.float64(), nullable=False),
     ]
 )
-"""One row for each completed micro-batch. `messages`, of which `malformed`; `records`, each accepted or a duplicate;
-`conflicts`: duplicates with other content; `far_off`: accepted records without a day. `disbelieved`: ignored
-statements, from the regions of `clocks_ahead`. `unreadable`: messages that agents could not read, by device in
-`unreadable_of`."""
+"""One row for each completed micro-batch."""
 
 QUANTITIES: Final = ("distance_mm", "duration_ms", "entries", "crossings", "events", "content_bytes")
 """What usage is metered in."""
@@ -312,10 +293,7 @@ GEOFENCE_EVENTS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""Events at fences and gates. The row with the highest `revision` of an `id` is in force; `retracted`: the event did
-not happen. `epoch`, `seq`: the fix at its time, or the first one after it. `kind`: enter, exit, dwell, forward,
-backward, speeding. `value`: seconds of the visit (exit, dwell) or the highest speed (speeding). `day`: the UTC day of
-`time`, the partition."""
+"""Events at fences and gates."""
 
 ENCOUNTERS = pa.schema(
     [
@@ -335,10 +313,8 @@ ENCOUNTERS = pa.schema(
         pa.field("commit_number", pa.int64(), nullable=False),
     ]
 )
-"""Encounters of two devices of a tenant; `device_a` sorts before `device_b`. The row with the highest `revision` of an
-`id` is in force. `parts`: JSON `[[slice, start_ms, end_ms, min_m, t_min_ms, open], …]`, one for each slice of time,
-from which a later run computes the whole again; `[[slice, open], …]` in a note (see `cloud_jobs.derived.outbox.NOTE`).
-`day`: the UTC day, the partition; no encounter spans two."""
+"""Encounters of two devices of a tenant. `parts`: JSON `[[slice, start_ms, end_ms, min_m, t_min_ms, open], …]`, one for
+each slice of time, from which a later run computes the whole again."""
 
 REFERENCE = pa.schema(
     [
@@ -357,11 +333,7 @@ REFERENCE = pa.schema(
         pa.field("signature", pa.string()),
     ]
 )
-"""Publications of reference data, each once under its id, in the order of `publication_id`, which the publisher
-assigned. `published_at`: as its message says; `collected_at`: by the centre's clock. `digest`: of kind and body;
-`place`: topic and message id. `commit_number`: the commit of this table, from 1. `signer`, `published_by`: the id and
-owner of the signing key; null: accepted without a signature. `reason`: the publisher's words; `signature`: in
-base64."""
+"""Publications of reference data, each once under its id, in the order of `publication_id`."""
 
 REFERENCE_QUARANTINE = pa.schema(
     [

@@ -21,6 +21,7 @@ from cloud_jobs.errors import ClockError, LakeError
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.coverage_log import COVERAGE_DEVICES, CoverageLog, Manifest, from_rows
 from cloud_jobs.lake.data_files import Range, StoredFiles, read_stored
+from cloud_jobs.lake.descriptions import DESCRIPTIONS, described_schema
 from cloud_jobs.lake.location import Location, error_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.transactions import newest_number, upon_what_is_there
@@ -83,7 +84,8 @@ class Lake:
                     continue
                 DeltaTable.create(
                     self.path(name),
-                    schema=layout.schema,
+                    schema=described_schema(name),
+                    description=DESCRIPTIONS[name].row,
                     # another job may create it at the same moment
                     mode="ignore",
                     partition_by=[*layout.partition_by],
