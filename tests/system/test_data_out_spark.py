@@ -5,6 +5,7 @@ A process has one Spark, and this one has other jars than that of the jobs, so i
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, date, datetime
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cloud_jobs.lake.descriptions import column_text
 from deploy.local.pulsar import cache_folder
 from tests.cloud_jobs.lake.queried import FOUND, PAGE, QUERIES, code_with, json_expression, queried_lake
 
@@ -34,7 +36,8 @@ def test_spark_finds_the_rows(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     found = json.loads(ended.stdout.splitlines()[-1])
-    assert found == json.loads(json.dumps(FOUND | {"driver": [{"driver": "7"}]}, default=_text))
+    more = {"driver": [{"driver": "7"}], "comments": [{"tenant": column_text("usage", "tenant")}]}
+    assert found == json.loads(json.dumps(FOUND | more, default=_text))
 
 
 def _text(value: Any) -> str:
@@ -68,6 +71,8 @@ def _main(folder: Path, jars: str) -> None:
         found[name] = [row.asDict() for row in spark.sql(query).collect()]
     driver = spark.table("records").where("kind = 'event'").selectExpr(f"{json_expression('Spark')} AS driver")
     found["driver"] = [row.asDict() for row in driver.collect()]
+    (describe,) = re.findall(r"``(DESCRIBE .*?) ``", PAGE)
+    found["comments"] = [{row["col_name"]: row["comment"]} for row in spark.sql(describe).take(1)]
     sys.stdout.write("\n" + json.dumps(found, default=lambda value: _text(_with_zone(value))) + "\n")
     spark.stop()
 
