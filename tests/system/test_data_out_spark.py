@@ -71,7 +71,7 @@ def _main(folder: Path, jars: str) -> None:
         found[name] = [row.asDict() for row in spark.sql(query).collect()]
     driver = spark.table("records").where("kind = 'event'").selectExpr(f"{json_expression('Spark')} AS driver")
     found["driver"] = [row.asDict() for row in driver.collect()]
-    (describe,) = re.findall(r"``(DESCRIBE .*?) ``", PAGE)
+    (describe,) = re.findall(r"`(DESCRIBE .*?)`", PAGE)
     found["comments"] = [{row["col_name"]: row["comment"]} for row in spark.sql(describe).take(1)]
     sys.stdout.write("\n" + json.dumps(found, default=lambda value: _text(_with_zone(value))) + "\n")
     spark.stop()
