@@ -1,12 +1,15 @@
 """Sparkplug B and GTFS-realtime: values, what births tell, limits; the presets' examples have whole messages."""
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from edge_agent.cli import app
 from edge_agent.mapping.formats import Decoder, NotForMappings, Undecodable, UndecodableMessage
 from edge_agent.mapping.protobuf_formats import (
     MAX_BIRTHS,
@@ -17,7 +20,7 @@ from edge_agent.mapping.protobuf_formats import (
     SparkplugDecoder,
     gtfs_decoder,
 )
-from tests.edge_agent.mapping.parsers import gives, parser_of, settings_of
+from tests.edge_agent.mapping.parsers import AGENT, gives, parser_of, settings_of
 from tests.edge_agent.mapping.protobuf_writer import GTFS, SPARKPLUG, encode
 from waybill.settings import SettingsError
 
@@ -165,6 +168,16 @@ def test_commands_deaths_and_other_topics_are_for_no_mapping(topic: str) -> None
 def test_a_sparkplug_mapping_needs_the_topic_that_names_the_kind_of_message() -> None:
     with pytest.raises(SettingsError, match=r"spBv1\.0/\{group\}/\{type\}/\{node\}/\{device\}"):
         settings_of('[[mappings]]\nname = "a"\npreset = "sparkplug-b"\ntopic = "plant/{type}"\n')
+
+
+def test_a_message_from_standard_input_keeps_its_last_byte(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(AGENT + MAPPINGS)
+    metric = {"name": "Odometer", "timestamp": T, "datatype": UINT8, "int_value": ord("\n")}
+    command = ["map", "try", "-c", str(file), "--topic", TOPICS[1], "--payload", "-"]
+    shown = CliRunner().invoke(app, command, input=payload(metric))
+    assert "Vehicle.TraveledDistance" in shown.output
+    assert "10.0" in shown.output
 
 
 def test_an_entity_of_a_feed_has_the_names_of_the_specification() -> None:
