@@ -25,7 +25,8 @@ from pyspark.sql import SparkSession
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, PayerContract
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Charge, RatedAccount, cells_of_usage, rate, rated_columns
+from cloud_jobs.billing.rating import Charge, RatedAccount
+from cloud_jobs.billing.register.close import UnratedPayer, UsageReader, rate_payers
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from cloud_jobs.billing.usage import tracks_at
 from cloud_jobs.config import CloudSettings
@@ -36,7 +37,7 @@ from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import records_and_erasures
-from cloud_jobs.lake.snapshot_reads import publications, reference_table, usage_rows
+from cloud_jobs.lake.snapshot_reads import miscounted, publications, reference_table, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, newest_state
 from cloud_jobs.lake.tables import Condition, Lake
 from cloud_jobs.lake.transactions import counter_of
@@ -83,16 +84,19 @@ class Draft:
 
 
 def draft(lake: Lake, payer: str, device: TenantDevice, period: BillingPeriod) -> Draft:
-    """The draft of a payer's running period at the newest state of the lake. Raises BillingError, LakeError."""
+    """The running period of a payer at the newest state of the lake, rated as by `waybill bill preview`.
+
+    Raises BillingError, LakeError.
+    """
     state = newest_state(lake)
     reference = reference_table(lake, state)
     contract = Contracts(publications(reference)).contract_of(payer, period)
-    last = period.end - timedelta.resolution
-    usage = usage_rows(lake, state, contract.devices, period.start, last, columns=rated_columns([contract]))
-    (used,) = cells_of_usage([contract], usage)
-    rated = rate(contract, used.cells, used.metered)
-    whole = usage_rows(lake, state, contract.devices, period.start, last)
-    again = _Again(lake, state, contract, whole, reference)
+    (found,) = rate_payers(UsageReader(lake, state, miscounted=miscounted(lake, state)), [contract])
+    if isinstance(found, UnratedPayer):
+        raise BillingError(found.reason)
+    rated = found.rated
+    usage = usage_rows(lake, state, contract.devices, period.start, period.end - timedelta.resolution)
+    again = _Again(lake, state, contract, usage, reference)
     mine = [one for one in rated.charges if (one.key.tenant, one.key.device) == device and one.amount_minor]
     return Draft(
         period=f"{period.first_day:%Y-%m}",

@@ -278,6 +278,12 @@ def _print_line(line: str, *, as_json: bool) -> None:
 
 
 def _print_kept(trial: Trial) -> None:
-    console.print(f"\nkept in {trial.folder}:", soft_wrap=True)
-    for file in sorted(trial.folder.glob("**/*.toml")) + sorted(trial.folder.glob("**/*.geojson")):
+    folder, topology = trial.settings.folder, trial.settings.folder / "try" / "topology.toml"
+    console.print(f"\nkept in {trial.folder}, to be changed and used again:", soft_wrap=True)
+    for file in sorted(trial.folder.glob("*.toml")) + sorted(trial.folder.glob("reference/*")):
         console.print(f"  {file.relative_to(trial.folder)}", markup=False, soft_wrap=True)
+    console.print("next:")
+    if trial.starts_stack:
+        typer.echo(f"  waybill up --detach --folder {folder} --topology {topology}")
+    typer.echo(f"  waybill bill preview --lake {folder / 'lake'} --payer {trial.settings.device}")
+    typer.echo(f"  waybill try --keep --folder {folder} --device {trial.settings.device}")

@@ -77,6 +77,7 @@ HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.2
 _SLOW_S: Final = 2.0
 _STACK_S: Final = 600.0
+_STOP_S: Final = 90.0
 _DAEMON_S: Final = 120.0
 _MAX_SEEN: Final = 10_000
 _MAX_MESSAGES: Final = 2_000
@@ -160,8 +161,9 @@ class Trial:
         claim(settings.folder)
         settings.folder.chmod(0o700)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._book = PortBook(settings.folder / "try" / f"{settings.device}.ports.json")
+        self._book = PortBook(self._ports_file)
         self.starts_stack = holder(settings.folder) is None
+        self.say(ComponentSeen(Component.GATEWAY, False))
         if settings.place is not None:
             self._place = settings.place
             self._places.put_nowait(settings.place)
@@ -185,14 +187,26 @@ class Trial:
         for server in servers:
             server.stop()
         self._held.close()
+        ends_s = time.monotonic() + _STOP_S
+        if self.starts_stack:
+            self._stop_stack(ends_s)
         for thread in self._threads:
-            thread.join(_DAEMON_S)
-        if self.starts_stack and holder(self.settings.folder) is not None:
-            with suppress(StackNotRunning, psutil.Error):
-                stop_running(self.settings.folder)
+            thread.join(max(ends_s - time.monotonic(), 0.0))
         if not self.settings.is_kept:
             shutil.rmtree(self.folder, ignore_errors=True)
-            (self.settings.folder / "try" / f"{self.settings.device}.ports.json").unlink(missing_ok=True)
+            self._ports_file.unlink(missing_ok=True)
+
+    def _stop_stack(self, ends_s: float) -> None:
+        """Also a stack that is only starting: its supervisor may not have the folder yet."""
+        starting = next(one for one in self._threads if one.name == "stack")
+        while time.monotonic() < ends_s and (starting.is_alive() or holder(self.settings.folder) is not None):
+            with suppress(StackNotRunning, psutil.Error):
+                stop_running(self.settings.folder)
+            time.sleep(_POLL_S)
+
+    @property
+    def _ports_file(self) -> Path:
+        return self.settings.folder / "try" / f"{self.settings.device}.ports.json"
 
     def _run(self, work: Callable[[], None]) -> None:
         def guarded() -> None:
