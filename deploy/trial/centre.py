@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pulsar
 from pyspark.sql import SparkSession
 
 from cloud_jobs.billing.billing_period import BillingPeriod
@@ -42,12 +43,14 @@ from cloud_jobs.lake.snapshots import LakeState, newest_state
 from cloud_jobs.lake.tables import Condition, Lake
 from cloud_jobs.lake.transactions import counter_of
 from cloud_jobs.pulsar_source import PulsarDataSource
-from cloud_jobs.reference.tables import collect
+from cloud_jobs.reference.tables import store
 from cloud_jobs.spark import start_spark
 from cloud_jobs.spark_python import SOURCE
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import LocalStackError, StackState
+from geo.reference.messages import NAMESPACE, TOPICS, Kind
 from waybill.daemon.signals import stop_on_signals
+from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
 from waybill.settings import SettingsError, load
 
 # The draft of a payer: rated from usage, and each charge again from the records.
@@ -64,13 +67,14 @@ class DraftLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The running period of a payer as of now: provisional, without a number. `entries`: metered of the device."""
+    """The running period of a payer as of now: provisional, without a number. `entries`: metered of the device, into `zone`."""
 
     period: str
     currency: str
     net_minor: int
     lines: tuple[DraftLine, ...]
     entries: int
+    zone: str
 
     @property
     def agrees(self) -> bool | None:
@@ -98,12 +102,14 @@ def draft(lake: Lake, payer: str, device: TenantDevice, period: BillingPeriod) -
     usage = usage_rows(lake, state, contract.devices, period.start, period.end - timedelta.resolution)
     again = _Again(lake, state, contract, usage, reference)
     mine = [one for one in rated.charges if (one.key.tenant, one.key.device) == device and one.amount_minor]
+    entered = [one for one in mine if one.key.meter is Meter.ENTRY]
     return Draft(
         period=f"{period.first_day:%Y-%m}",
         currency=rated.currency,
         net_minor=rated.net_minor,
         lines=tuple(_line(rated, one, again) for one in mine),
-        entries=sum(one.quantity for one in mine if one.key.meter is Meter.ENTRY),
+        entries=sum(one.quantity for one in entered),
+        zone=", ".join(one.key.zone for one in entered),
     )
 
 
@@ -142,6 +148,7 @@ def _line(rated: RatedAccount, charge: Charge, again: _Again) -> DraftLine:
 # The process.
 
 _POLL_S: Final = 0.25
+_PULSAR_S: Final = 30
 _COLLECT_S: Final = 2.0
 _STACK_S: Final = 600.0
 _SMALL: Final = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
@@ -220,7 +227,7 @@ class CentreLoop:
 
     def _collect(self, lake: Lake) -> bool:
         """Copies what was published into the lake; whether contract and fence are there now."""
-        collect(self.spark, lake, self.settings.source_options, self.settings.reference.trust())
+        store(lake, _published(self.settings), self.settings.reference.trust())
         rows = lake.rows("reference", ["kind"], where=[("id", "=", self.payer)])
         self.is_known = {"account", "fence"} <= {*rows["kind"].to_pylist()}
         return self.is_known
@@ -234,12 +241,41 @@ class CentreLoop:
             return
         if found.entries and not self.is_entered:
             self.is_entered = True
-            self.events.say("entered", place=self.payer, entries=found.entries)
+            self.events.say("entered", place=found.zone, entries=found.entries)
         lines = [one.text for one in found.lines]
         facts = {"lines": lines, "net": found.net, "agrees": found.agrees, "period": found.period}
         if lines and (text := json.dumps(facts)) != self.said:
             self.events.say("draft", **facts)
             self.said = text
+
+
+def _published(settings: CloudSettings) -> dict[Kind, list[dict[str, Any]]]:
+    """All publications of the reference topics, with the columns of the source `pulsar`.
+
+    `cloud-jobs usage` reads them in Spark, with a job for each topic: seconds that a trial has no use for.
+    """
+    found: dict[Kind, list[dict[str, Any]]] = {}
+    client = open_pulsar_client(settings.service_urls[0], settings.access, timeout_s=_PULSAR_S)
+    try:
+        for kind, topic in TOPICS.items():
+            reader = client.create_reader(f"{NAMESPACE}/{topic}", pulsar.MessageId.earliest, is_read_compacted=True)
+            found[kind] = []
+            while reader.has_message_available():
+                message = reader.read_next(_PULSAR_S * 1000)
+                found[kind].append(
+                    {
+                        "key": message.partition_key(),
+                        "value": message.data(),
+                        "properties": [*message.properties().items()],
+                        "publish_time": datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC),
+                        "message_id": str(message.message_id()),
+                        "malformed": None,
+                    }
+                )
+            reader.close()
+    finally:
+        close_quietly(client)
+    return found
 
 
 @contextmanager
@@ -268,6 +304,11 @@ def load_cloud(folder: Path) -> CloudSettings:
     return load(CloudSettings, folder / _SETTINGS).beside(folder)
 
 
+def _warm_up(spark: SparkSession) -> None:
+    """The first task starts Spark's Python and compiles much of the JVM's code: while the stack starts, this is free."""
+    spark.range(2).mapInArrow(lambda rows: rows, "id long").toArrow()
+
+
 def _wait_for_stack(folder: Path, stop: threading.Event) -> None:
     """Raises LocalStackError when the stack is not ready in time."""
     ends_s = time.monotonic() + _STACK_S
@@ -289,11 +330,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with _session(Path(folder)) as spark, stop_on_signals() as stop:
             events.say("spark")
+            _warm_up(spark)
             _wait_for_stack(Path(folder), stop)
             if not stop.is_set():
                 settings = load_cloud(Path(folder))
                 CentreLoop(spark, settings, TenantDevice(tenant, device), payer, events).run(stop)
-    except (CloudError, LocalStackError, SettingsError, OSError) as error:
+    except (CloudError, LocalStackError, SettingsError, PulsarAccessError, pulsar.PulsarException, OSError) as error:
         events.say("failed", why=str(error))
         return 1
     return 0

@@ -109,6 +109,8 @@ class Shown:
 # The command.
 
 _WAKE_S = 0.25
+_LINES = frozenset({"", "owntracks"})
+"""Presets whose line is printed."""
 _AT = (53.55, 9.99)
 
 
@@ -158,7 +160,8 @@ def try_device(
             token_file=token_file.absolute() if token_file else None,
             preset=preset or ("owntracks" if phone else ""),
             is_kept=keep,
-            place=None if phone else track.end if track else place,
+            # a device whose first place is not known gets its fence there
+            place=track.end if track else None if phone or preset not in _LINES else place,
         )
         trial = Trial(settings)
         listener = _phone_listener(trial, yes=yes) if phone else None
@@ -236,6 +239,7 @@ def _run(trial: Trial, source: _Source, began_s: float, *, as_json: bool, ends: 
     state = LadderState(
         line=line,
         token_command=trial.token_command,
+        map_command=f"edge-agent map try --config {trial.config} --topic TOPIC --payload - < MESSAGE",
         reads=", ".join(reader.filters),
         is_track=source.track is not None,
         since_s=time.monotonic(),
@@ -262,16 +266,19 @@ def _observe(trial: Trial, state: LadderState) -> LadderState:
 def _line(trial: Trial, place: Place) -> str:
     from deploy.trial.sources import line_to_copy, owntracks_line
 
-    if trial.settings.preset == "owntracks":
-        return owntracks_line(place, trial.broker_port, f"owntracks/me/{trial.settings.device}")
-    return line_to_copy(place, trial.broker_port)
+    preset, port = trial.settings.preset, trial.broker_port
+    if preset == "owntracks":
+        return owntracks_line(place, port, f"owntracks/me/{trial.settings.device}")
+    # how a message of another preset looks, its device knows
+    return f"mosquitto_pub -p {port} -q 1 -t TOPIC -f MESSAGE" if preset else line_to_copy(place, port)
 
 
 def _print_line(line: str, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"event": "line", "command": line}))
         return
-    console.print("Send a message of your device; this line drives it 600 m, into a fence of 300 m:\n")
+    drives = "" if "TOPIC" in line else "; this line drives it 600 m, into a fence of 300 m"
+    console.print(f"Send a message of your device{drives}:\n")
     typer.echo(f"  {line}\n")
     if shutil.which("mosquitto_pub") is None:
         console.print("mosquitto_pub is missing: sudo apt-get install mosquitto-clients\n")

@@ -89,11 +89,11 @@ port = {status_port}
 """
 
 
-def fence_text(name: str, place: Place, radius_m: float) -> str:
-    """A circle around a place, as GeoJSON."""
+def fence_text(name: str, place: Place, radius_m: float, priority: int = 0) -> str:
+    """A circle around a place, as GeoJSON. `priority`: of fences at one place the highest counts."""
     feature = {
         "type": "Feature",
-        "properties": {"id": name, "radius_m": radius_m},
+        "properties": {"id": name, "radius_m": radius_m, "priority": priority},
         "geometry": {"type": "Point", "coordinates": [place.longitude, place.latitude]},
     }
     return json.dumps({"type": "FeatureCollection", "features": [feature]}, indent=1) + "\n"
@@ -116,7 +116,7 @@ tax_registration_id = "TRIAL"
 number_prefix = "{_prefix(name)}"
 payment = {{ means_code = "58", iban = "DE02 1203 0000 0000 2020 51" }}
 
-# What is charged: a day with a record, each kilometre, and each entry into the fence.
+# What is charged: a day with a record, each kilometre, and each entry into a fence.
 [[tariff]]
 id = "{name}"
 effective_from = {begin}
@@ -125,7 +125,7 @@ prices = [
   {{ meter = "active day", unit = "day", unit_amount = 1.00 }},
   {{ meter = "distance", unit = "km", unit_amount = 0.45 }},
   {{ meter = "distance", zone = "*", unit = "km", unit_amount = 0.40 }},
-  {{ meter = "entry", zone = "{name}", unit = "each", unit_amount = 2.50 }},
+  {{ meter = "entry", zone = "*", unit = "each", unit_amount = 2.50 }},
 ]
 
 # Who pays, and for which vehicles.

@@ -127,13 +127,15 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderState:
-    """`line`: the command that sends a message. `token_command`: the one that issues another token.
+    """`line`: the command that sends a message. `token_command`: the one that issues another token. `map_command`: the
+    one that shows what a mapping makes of a message.
 
     `alert_age_s`: older events raise no alert. `since_s`: when the vehicle's broker was ready.
     """
 
     line: str
     token_command: str = ""
+    map_command: str = ""
     reads: str = "vehicle/#"
     alert_age_s: float = 300.0
     is_track: bool = False
@@ -355,9 +357,12 @@ def _why_not_read(state: LadderState, rung: Rung, now_s: float) -> tuple[str, st
     reason, way_out = _REASONS.get(refused.malformed, (f"it cannot be read ({printable(refused.malformed)})", ""))
     detail = f", {printable(refused.detail)}" if refused.detail else ""
     meant = f"; {refused.near} is meant" if refused.near else ""
+    if refused.malformed.startswith(_OF_MAPPING):
+        way_out = state.map_command
     return f"{topic}: {reason}{detail}{meant}: {sample}", way_out or state.line
 
 
+_OF_MAPPING: Final = "mapping:"
 _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-json": ("bad JSON", ""),
     "no-object": ("no JSON object", ""),

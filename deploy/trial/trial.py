@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import secrets
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -78,6 +80,8 @@ _POLL_S: Final = 0.2
 _SLOW_S: Final = 2.0
 _STACK_S: Final = 600.0
 _STOP_S: Final = 90.0
+_ORDERLY_S: Final = 20.0
+_CENTRE: Final = "centre"
 _DAEMON_S: Final = 120.0
 _MAX_SEEN: Final = 10_000
 _MAX_MESSAGES: Final = 2_000
@@ -185,6 +189,11 @@ class Trial:
         with self._lock:
             servers = [*reversed(self._servers)]
         for server in servers:
+            if server.name == _CENTRE and server.pid is not None:
+                # without its JVM, which is of the same group: a micro-batch that is cut is read again one by one
+                with suppress(ProcessLookupError):
+                    os.kill(server.pid, signal.SIGTERM)
+                _wait_for_end(server)
             server.stop()
         self._held.close()
         ends_s = time.monotonic() + _STOP_S
@@ -501,7 +510,9 @@ class Trial:
                 continue
             reference.mkdir(exist_ok=True)
             (reference / "contracts.toml").write_text(contracts)
-            (reference / "fences.geojson").write_text(fence_text(self.settings.device, place, FENCE_M))
+            # earlier trials had fences here, too
+            fence = fence_text(self.settings.device, place, FENCE_M, priority=int(time.time()) // 60)
+            (reference / "fences.geojson").write_text(fence)
             publish(settings.service_urls, read_reference([reference]), settings.access, signing=signing)
             if is_first:
                 self._alert_process()
@@ -531,7 +542,7 @@ class Trial:
         events.unlink(missing_ok=True)
         events.touch(mode=0o600)
         words = [str(self.settings.folder), TENANT, self.settings.device, self.settings.device, str(events)]
-        centre = self._add(DaemonProcess.python("centre", "deploy.trial.centre", words, self.folder / "centre"))
+        centre = self._add(DaemonProcess.python(_CENTRE, "deploy.trial.centre", words, self.folder / "centre"))
         with events.open(encoding="utf-8") as lines:
             while not self._ended.wait(_POLL_S):
                 for line in lines:
@@ -574,6 +585,12 @@ def _of_centre(event: dict[str, Any]) -> Observation:
             return ComponentSeen(Component.CENTRE, False, event["why"])
         case name:
             return ComponentSeen(Component.CENTRE, name == "ready")
+
+
+def _wait_for_end(server: Server) -> None:
+    ends_s = time.monotonic() + _ORDERLY_S
+    while server.pid is not None and time.monotonic() < ends_s:
+        time.sleep(_POLL_S)
 
 
 def new_device_name() -> str:
