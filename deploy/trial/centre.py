@@ -67,7 +67,10 @@ class DraftLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The running period of a payer as of now: provisional, without a number. `entries`: metered of the device, into `zone`."""
+    """The running period of a payer as of now: provisional, without a number.
+
+    `lines`, `entries`: of the device; the entries are into `zone`.
+    """
 
     period: str
     currency: str
@@ -305,7 +308,7 @@ def load_cloud(folder: Path) -> CloudSettings:
 
 
 def _warm_up(spark: SparkSession) -> None:
-    """The first task starts Spark's Python and compiles much of the JVM's code: while the stack starts, this is free."""
+    """Runs a first task, which starts Spark's Python: it would do so when the first message waits."""
     spark.range(2).mapInArrow(lambda rows: rows, "id long").toArrow()
 
 

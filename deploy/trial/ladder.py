@@ -252,6 +252,8 @@ _STARTS: Final = " is starting"
 _SETTLED_S: Final = 2.0
 _SILENT_S: Final = 20.0
 """So long nothing is called stuck that may still come."""
+_BATCH_S: Final = 60.0
+"""The first micro-batch of a Spark that was just started takes longer."""
 _BEFORE: Final[Mapping[Rung, tuple[Rung, ...]]] = {
     Rung.HEARD: (),
     Rung.MAPPED: (Rung.HEARD,),
@@ -317,7 +319,7 @@ def _why(state: LadderState, rung: Rung, now_s: float) -> tuple[str, str]:
         return _why_not_read(state, rung, now_s)
     if (known := _known_fault(state, rung)) is not None:
         return known
-    if now_s - _turn_s(state, rung) < _SILENT_S:
+    if now_s - _turn_s(state, rung) < (_BATCH_S if rung in {Rung.TABLE, Rung.DRAFT} else _SILENT_S):
         return "", ""
     if rung in {Rung.FENCE, Rung.ALERT}:
         return _why_not_entered(state, rung)

@@ -86,6 +86,8 @@ _DAEMON_S: Final = 120.0
 _MAX_SEEN: Final = 10_000
 _MAX_MESSAGES: Final = 2_000
 FENCE_M: Final = 300.0
+_ELSEWHERE_M: Final = 2_000.0
+"""A first fix so far from the expected place is of a device elsewhere, which gets the fence."""
 _FAILURES: Final = (
     CloudError, DemoError, IdentityError, LocalStackError, SettingsError, TrialError, pulsar.PulsarException,
     PulsarAccessError, OSError,
@@ -387,7 +389,7 @@ class Trial:
             client.loop_stop()
 
     def _note_fix(self, fix: Fix) -> None:
-        if self._place is not None and (self._published or apart_m(fix.place, self._place) < FENCE_M):
+        if self._place is not None and (self._published or apart_m(fix.place, self._place) < _ELSEWHERE_M):
             self._published = True
             return
         self._place, self._published = fix.place, True
@@ -529,7 +531,7 @@ class Trial:
         wanted = TailFilter(devices=(self.settings.device,), kinds=("enter",))
         try:
             for one in tail(client, [topic], wanted, lambda: not self._ended.is_set()):
-                if isinstance(one.said, Alert):
+                if isinstance(one.said, Alert) and one.place == self.settings.device:
                     self.say(AlertRaised(one.said.kind, (one.said.raised_ms - one.said.received_ms) / 1000))
         except AlertsUnread as error:
             raise TrialError(str(error)) from error
