@@ -26,7 +26,7 @@ class Heard:
         self.messages: queue.Queue[tuple[str, bytes]] = queue.Queue()
         self.client = client("heard")
         subscribed: queue.Queue[bool] = queue.Queue()
-        self.client.on_message = lambda _client, _data, one: self.messages.put((one.topic, one.payload))
+        self.client.on_message = lambda _client, _data, one: self.messages.put((one.topic, bytes(one.payload)))
         self.client.on_subscribe = lambda *_: subscribed.put(True)
         self.client.connect(HOST, port)
         self.client.loop_start()
