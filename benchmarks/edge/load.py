@@ -41,6 +41,41 @@ def positions(count: int, seed: int = 1) -> Iterator[bytes]:
         yield json.dumps(fields).encode().ljust(150)
 
 
+PHONES = """
+[[mappings]]
+name = "phones"
+topic = "owntracks/{user}/{device}"
+when = [{ path = "_type", is = "location" }]
+time = { path = "tst", unit = "s" }
+[mappings.position]
+latitude = { path = "lat", unit = "deg" }
+longitude = { path = "lon", unit = "deg" }
+altitude = { path = "alt", unit = "m" }
+speed = { path = "vel", unit = "km/h" }
+heading = { path = "cog", unit = "deg" }
+accuracy = { path = "acc", unit = "m" }
+absent = [[0, 0]]
+"""
+PHONE_TOPIC = b"owntracks/anna/phone"
+
+
+def phone_positions(count: int) -> Iterator[bytes]:
+    """The same drive as a phone reports it, for the mapping PHONES."""
+    for number, position in enumerate(map(json.loads, positions(count))):
+        fields = {
+            "_type": "location",
+            "tst": FIRST_MS // 1000 + number,
+            "lat": position["latitude"],
+            "lon": position["longitude"],
+            "alt": round(position["altitude_m"]),
+            "vel": round(position["speed_mps"] * 3.6),
+            "cog": round(position["heading_deg"]),
+            "acc": round(position["accuracy_m"]) + 1,
+            "batt": 80,
+        }
+        yield json.dumps(fields).encode().ljust(150)
+
+
 class Publisher:
     """MQTT 3.1.1, QoS 1, at most `WINDOW` messages unacknowledged."""
 
