@@ -132,6 +132,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PADDING = b"\0 \t\r\n"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _MAX_NUMBER_CHARACTERS = 40
+_MAX_TIME_CHARACTERS = 80
 YEAR_2000_S, YEAR_2100_S = 946_684_800, 4_102_444_800
 _UNITS = {1: "time-in-seconds", 1_000_000: "time-in-microseconds", 1_000_000_000: "time-in-nanoseconds"}
 """Units in a second. A number that is a time of this century in one of them is not in milliseconds."""
@@ -316,6 +317,9 @@ def _device_time_us(value: Any) -> int:
 
 def iso_time_us(text: str, zone: tzinfo | None = None) -> int:
     """Microseconds since 1970 of a text in ISO 8601. `zone`: of a text without an offset. Raises MalformedMessage."""
+    # The patterns below read a run of blanks again from each of them.
+    if len(text) > _MAX_TIME_CHARACTERS:
+        raise MalformedMessage("time-not-read")
     text = _SPACED_OFFSET.sub("", _UTC_NAME.sub("Z", text.upper()))
     try:
         moment = datetime.fromisoformat(_LEAP_SECOND.sub("59", text))

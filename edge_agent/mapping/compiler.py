@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any, Final, NamedTuple
@@ -152,7 +153,10 @@ def _test(condition: Condition) -> Test:
     if condition.is_not is not None:
         other = condition.is_not
         return lambda element, around, levels: not _matches(read(element, around, levels), other)
-    allowed = condition.in_ or (condition.is_,)
+    if condition.is_ is not None:
+        scalar = condition.is_
+        return lambda element, around, levels: _matches(read(element, around, levels), scalar)
+    allowed = condition.in_ or ()
     return lambda element, around, levels: any(_matches(read(element, around, levels), one) for one in allowed)
 
 
@@ -278,6 +282,8 @@ def _half(lat: Any, lon: Any, optional: dict[str, Any]) -> PositionHalf:
 
 # Signals and events.
 
+_LEVEL: Final = re.compile(r"\{([^}]*)\}")
+
 
 def signal_output(settings: SignalMapping) -> Output:
     names, test = level_names(settings.path), conjunction((*settings.when, *settings.value.when))
@@ -292,7 +298,7 @@ def signal_output(settings: SignalMapping) -> Output:
         value = raw(element, around, levels)
         if value is MISSING or value is ABSENT:
             return None
-        path = template.format_map(levels) if names else template
+        path = _LEVEL.sub(lambda found: levels[found[1]], template) if names else template
         if value is None:
             left_out.append(path)
             return None

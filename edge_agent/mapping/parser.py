@@ -137,16 +137,19 @@ class MappingParser(MessageParser):
         self, topic: str, payload: bytes, candidates: Sequence[Candidate], value: Any
     ) -> tuple[Parsed, ...] | None:
         """The records of a message with several elements, each judged alone; of one mapping or several."""
-        elements = [
-            _Element(candidate, element, around)
-            for candidate in candidates
-            for element, around in _elements(candidate.mapping, value)
-            if candidate is candidates[0] or not isinstance(element, Undecodable)
-        ]
+        elements: list[_Element] = []
+        for candidate in candidates:
+            own = _elements(candidate.mapping, value)
+            if len(own) > MAX_ELEMENTS:
+                return _raw(topic, payload, candidate, Refusal("each", "too-many"))
+            # What cannot be decoded is refused once, by the first mapping.
+            elements += [
+                _Element(candidate, *one)
+                for one in own
+                if candidate is candidates[0] or not isinstance(one[0], Undecodable)
+            ]
         if not elements:
             return _raw(topic, payload, candidates[0], Refusal("each", "missing", "the message has no element"))
-        if len(elements) > MAX_ELEMENTS:
-            return _raw(topic, payload, candidates[0], Refusal("each", "too-many"))
         found: list[Parsed] = []
         refusals: list[tuple[Candidate, Refusal]] = []
         for candidate, element, around in elements:

@@ -332,8 +332,8 @@ class MappingSettings(_Model):
     def _is_whole(self) -> Self:
         if self.position is None and not self.signals and not self.events:
             raise ValueError(f"mapping {self.name}: needs position, signals or events")
-        if self.each is not None and any(isinstance(step, int) for step in parse_path(self.each).steps):
-            raise ValueError(f"mapping {self.name}: each: arrays are read element by element: leave out the numbers")
+        if self.each is not None and not all(isinstance(step, str) for step in parse_path(self.each).steps):
+            raise ValueError(f"mapping {self.name}: each: arrays are read element by element: leave out the brackets")
         if self.each is not None and self.format != "json":
             raise ValueError(f"mapping {self.name}: each is for JSON: every line of {self.format} is an element")
         if self.join is not None and self.position is None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,15 +35,22 @@ NUMBERS = st.one_of(
 VALUES = st.one_of(
     NUMBERS, NUMBERS.map(str), st.none(), st.booleans(), st.text(max_size=4), st.lists(NUMBERS, max_size=3)
 )
-TIMES = st.one_of(st.integers(946_684_800, 4_102_444_799), st.floats(946_684_800, 4_102_444_799), VALUES)
+TIMES = st.one_of(st.integers(946_684_800, 4_102_444_799), st.floats(946_684_800, 4_102_444_799))
+LATITUDES, LONGITUDES = st.floats(-1.58, 1.58), st.integers(-1_800_000_000, 3_600_000_000)
+
+
+def mostly(usual: st.SearchStrategy[Any], written: Callable[[Any], Any] = str) -> st.SearchStrategy[Any]:
+    """Usual values, sometimes written otherwise, and sometimes any other one."""
+    # Not one_of, which would give each kind of VALUES as much weight as all usual ones.
+    return st.integers(0, 9).flatmap(lambda draw: (VALUES, usual.map(written))[draw - 8] if draw > 7 else usual)
+
+
 MESSAGES = st.fixed_dictionaries(
-    {},
-    optional={
-        "t": st.one_of(st.fixed_dictionaries({"at": TIMES}), VALUES),
-        "p": st.one_of(st.tuples(NUMBERS.filter(lambda one: abs(one) < 2), NUMBERS), VALUES),
-        "v": VALUES,
-        "acc.m": VALUES,
+    {
+        "t": mostly(st.fixed_dictionaries({"at": mostly(TIMES)}), lambda _: {}),
+        "p": mostly(st.tuples(mostly(LATITUDES), mostly(LONGITUDES)), lambda pair: pair[:1]),
     },
+    optional={"v": mostly(st.floats(-2, 100)), "acc.m": mostly(st.integers(-5, 5_000))},
 )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from edge_agent.intake.messages import MAX_ELEMENTS
 from edge_agent.mapping.parser import MAX_ROUTES
 from tests.edge_agent.mapping.parsers import gives, parser_of
 from waybill.record import NO_FAULTS, Raw, raw_reason_group
@@ -213,6 +214,7 @@ def test_lines_of_csv_are_elements_with_times_of_a_zone() -> None:
         ('unit = "iso"', "2026-11-22 15:51:04+01:00", T * 1000),
         ('unit = "iso"', "2026-11-22T14:51:04", "zone"),
         ('unit = "iso"', "yesterday", "format"),
+        ('unit = "iso"', "2026" + 200_000 * " " + "x", "format"),
         ('unit = "iso"', T, "type"),
         ('unit = "iso"', "1969-11-22T14:51:04Z", "range"),
         ('unit = "iso", zone = "Europe/Helsinki"', "2026-11-22T16:51:04", T * 1000),
@@ -273,6 +275,18 @@ def test_two_mappings_share_a_topic_if_their_conditions_exclude_each_other() -> 
     assert kinds == ["position", "event"]
     assert gives(parser, "gw/7", '{"kind": "x"}') == raw("mapping:when:no-match")
     assert parser.filters == ("gw/+", "gw/+")
+
+
+def test_levels_stand_in_the_path_of_a_signal_and_other_brackets_stay() -> None:
+    text = PHONES.replace("Phone.{user}", "Phone.{user}.{device}}.{user}")
+    records = gives(parser_of(text), "owntracks/{device}/7", json.dumps(FIX | {"batt": 80}))
+    assert records[1]["path"] == "Phone.{device}.7}.{device}"
+
+
+def test_the_limit_of_elements_is_that_of_each_mapping() -> None:
+    doors = [{"kind": "door", "t": T * 1000, "open": True}] * MAX_ELEMENTS
+    assert len(gives(parser_of(TWO), "gw/7", json.dumps(doors))) == MAX_ELEMENTS
+    assert gives(parser_of(TWO), "gw/7", json.dumps([*doors, 1])) == raw("mapping:each:too-many")
 
 
 def test_the_contract_stays_readable_beside_mappings() -> None:
