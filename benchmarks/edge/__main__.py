@@ -235,7 +235,7 @@ def _in_folder(name: str, part: Callable[[Path], bool]) -> bool:
 
 
 def main() -> int:
-    parts = {
+    parts: dict[str, Callable[[Path], bool]] = {
         "intake": intake,
         "mapped": partial(intake, mapped=True),
         "drain": lambda folder: drained(folder, "", BACKLOG),
