@@ -77,7 +77,7 @@ def brokers(root: DebianRoot, tmp_path: Path) -> Iterator[dict[str, int]]:
     for name, port in ports.items():
         conf = tmp_path / f"{name}.conf"
         conf.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n", encoding="utf-8")
-        processes.append(subprocess.Popen([mosquitto_program(), "-c", conf], stderr=subprocess.DEVNULL))
+        processes.append(subprocess.Popen([mosquitto_program(), "-c", str(conf)], stderr=subprocess.DEVNULL))
     try:
         wait_until(lambda: all(mqtt_answers(port) for port in ports.values()))
         yield ports
