@@ -80,6 +80,7 @@ _POLL_S: Final = 0.2
 _SLOW_S: Final = 2.0
 _STACK_S: Final = 600.0
 _STOP_S: Final = 90.0
+_LISTENS_S: Final = 30.0
 _ORDERLY_S: Final = 20.0
 _CENTRE: Final = "centre"
 _DAEMON_S: Final = 120.0
@@ -122,6 +123,7 @@ class Trial:
     _servers: list[Server] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
+    _listens: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _held: ExitStack = field(default_factory=ExitStack)
     _place: Place | None = None
@@ -441,6 +443,8 @@ class Trial:
         region, folder = self.settings.region, self.settings.folder
         self.say(ComponentSeen(Component.STACK, True))
         self._subscribe_alerts()
+        # alerts are read from now on: none may be raised before
+        self._listens.wait(_LISTENS_S)
         self.say(ComponentSeen(Component.GATEWAY, False))
         gateway = self._daemon("gateway", folder / f"gateway-{region}.toml", ["run"], "health")
         self._wait_healthy(gateway, Component.GATEWAY)
@@ -530,7 +534,9 @@ class Trial:
         topic = AlertTopic(settings.alerts_topic(TENANT, region), TENANT, is_verdicts=False)
         wanted = TailFilter(devices=(self.settings.device,), kinds=("enter",))
         try:
-            for one in tail(client, [topic], wanted, lambda: not self._ended.is_set()):
+            raised = tail(client, [topic], wanted, lambda: not self._ended.is_set())
+            self._listens.set()
+            for one in raised:
                 if isinstance(one.said, Alert) and one.place == self.settings.device:
                     self.say(AlertRaised(one.said.kind, (one.said.raised_ms - one.said.received_ms) / 1000))
         except AlertsUnread as error:
