@@ -19,6 +19,7 @@ from waybill.identity.claims import (
     token_id,
     token_user,
 )
+from waybill.identity.command_session import EXIT_REFUSED, CommandFailed
 from waybill.identity.errors import NameRefused
 from waybill.identity.registry import Claim
 from waybill.identity.token_files import claim_option
@@ -91,11 +92,24 @@ def test_a_time_that_no_entry_may_have_is_refused_before_a_token_is_written(tmp_
     assert not (tmp_path / "token").exists()
 
 
-@pytest.mark.parametrize(("status", "stays"), [(2, False), (3, False), (78, False), (0, True), (1, True), (5, True)])
-def test_the_token_of_a_refused_command_does_not_stay(tmp_path: Path, status: int, stays: bool) -> None:
+@pytest.mark.parametrize(
+    ("ended", "stays"),
+    [
+        (typer.BadParameter("wrong"), False),
+        (CommandFailed(78), False),
+        (CommandFailed(1), False),
+        (typer.Exit(EXIT_REFUSED), False),
+        (typer.Exit(0), True),
+        (typer.Exit(1), True),
+        (typer.Exit(5), True),
+    ],
+)
+def test_the_token_of_a_refused_command_does_not_stay(
+    tmp_path: Path, ended: typer.Exit | typer.BadParameter, stays: bool
+) -> None:
     file = tmp_path / "token"
-    with pytest.raises(typer.Exit), claim_option(file, None, by_hand=False, days=7):
-        raise typer.Exit(status)
+    with pytest.raises(type(ended)), claim_option(file, None, by_hand=False, days=7):
+        raise ended
     assert file.exists() is stays
 
 
