@@ -96,10 +96,7 @@ class IntakeLoop:
         was_connected = self.intake.has_known_arrivals
         self.broker_watch.on_connected(time.monotonic(), resumed=session.session_present, was_connected=was_connected)
         self.intake.on_connected(resumed=session.session_present)
-        # Without waiting: a broker sends queued messages before its answer, and those must be committed.
-        for topic in self._topics:
-            session.subscribe(topic, takes_retained=False)
-        session.watch(DROPPED_TOPIC)
+        self._subscribe(session)
         while not self._stopping.is_set():
             late_s = self.intake.add_late_records(time.monotonic())
             due_s = self.intake.due_in(time.monotonic())
@@ -110,6 +107,7 @@ class IntakeLoop:
             if session.is_subscribed and not self.connected:
                 self.connected = True
                 self._backoff.reset()
+                self._store_subscriptions(session)
                 log.info("listening", broker=f"{settings.host}:{settings.port}", topics=self._topics)
             # In every round: stored records must be corrected even if no message comes.
             self.intake.state_head()
@@ -118,6 +116,24 @@ class IntakeLoop:
         self._commit(session)
         # Sends the PUBACKs of the last commit.
         session.poll(0)
+
+    def _subscribe(self, session: MqttSession) -> None:
+        """Makes the session's filters those of the settings. `poll` gets the answers."""
+        known = self.intake.subscriptions() if session.session_present else set()
+        # Before the broker has them: after a crash, each filter of its session must be known.
+        self.intake.store_subscriptions(known | {*self._topics})
+        # A filter of former settings would deliver each message twice. One at a time, so that one refusal counts alone.
+        for topic in sorted(known.difference(self._topics)):
+            session.unsubscribe(topic)
+        # Without waiting: a broker sends queued messages before its answer, and those must be committed.
+        for topic in self._topics:
+            session.subscribe(topic, takes_retained=False)
+        session.watch(DROPPED_TOPIC)
+
+    def _store_subscriptions(self, session: MqttSession) -> None:
+        if session.kept_topics:
+            log.warning("the broker keeps former subscriptions", topics=sorted(session.kept_topics))
+        self.intake.store_subscriptions(session.kept_topics.union(self._topics))
 
     def _on_message(self, message: MqttMessage) -> None:
         if message.topic == DROPPED_TOPIC:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -207,6 +207,21 @@ class Intake:
     def kept_counters(self) -> BufferCounters:
         """Counters that survive a restart."""
         return self._parts.buffer.counters
+
+    def subscriptions(self) -> set[str]:
+        """The filters that the agent's session at the vehicle's broker may have, as far as the buffer can be read."""
+        try:
+            return self._parts.buffer.subscriptions()
+        except StoreError as error:
+            log.warning("the filters of the session cannot be read", error=str(error))
+            return set()
+
+    def store_subscriptions(self, filters: Set[str]) -> None:
+        """Stores the session's filters, so that a later change of topics leaves none of them in the session."""
+        try:
+            self._parts.buffer.set_subscriptions(filters)
+        except StoreError as error:
+            log.warning("the filters of the session cannot be stored", error=str(error))
 
     def due_in(self, now_s: float) -> float | None:
         """Seconds until the commit is due; None when nothing waits."""

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -334,6 +334,22 @@ class Buffer:
 
         # Without dead letters an edit would only cost a sync.
         if self.query_one("SELECT id FROM dead_letter_batches LIMIT 1", ()) is not None:
+            self.edit(change)
+
+    def subscriptions(self) -> set[str]:
+        """The topic filters that the session at the vehicle's broker may have. Raises StoreError."""
+        return self._database.subscriptions()
+
+    def set_subscriptions(self, filters: Set[str]) -> None:
+        """Stores these filters in place of the former ones. Raises StoreError."""
+
+        def change(connection: Connection, _: TransactionTotals) -> None:
+            connection.execute("DELETE FROM subscriptions")
+            for one in sorted(filters):
+                connection.execute("INSERT INTO subscriptions VALUES (?)", (one,))
+
+        # Nearly always they are the same, and each edit wears the flash.
+        if filters != self.subscriptions():
             self.edit(change)
 
     def read_after(self, identity: int, class_index: int, limit: int) -> list[StoredBatch]:

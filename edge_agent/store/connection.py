@@ -5,6 +5,7 @@
   (10 bytes a message: id and digest) for as long as a broker may deliver those again
 - `boots`: wall minus monotonic time of each boot of the device, and the progress of a correction
 - `counters`: survive a restart
+- `subscriptions`: topic filters that the session at the vehicle's broker may have
 - `dead_letter_batches`: waiting batches that the region refused too often, and why
 - `mark`: one row: what the buffer knows of its lineage file (`edge_agent.store.epochs`)
 """
@@ -24,7 +25,7 @@ BUSY_TIMEOUT_MS = 5000
 WAL_PAGES = 1000
 """Pages in the write-ahead log before they are moved to the main file."""
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS epochs (
@@ -38,6 +39,7 @@ _TABLES = (
         boot TEXT PRIMARY KEY, offset_us INTEGER NOT NULL, delta_us INTEGER NOT NULL, at_us INTEGER NOT NULL,
         after INTEGER NOT NULL, through INTEGER NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS subscriptions (filter TEXT PRIMARY KEY) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS dead_letter_batches (id INTEGER PRIMARY KEY, reason TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS mark (
         id INTEGER PRIMARY KEY, token INTEGER NOT NULL, following INTEGER NOT NULL, changed_ns INTEGER NOT NULL)""",

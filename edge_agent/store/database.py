@@ -265,6 +265,10 @@ class OpenDatabase:
         (least,) = self.query_one("SELECT min(id) FROM batches WHERE id > ? AND batch IS NOT NULL", after)
         return self.head if least is None else first_of(least) - 1
 
+    def subscriptions(self) -> set[str]:
+        with mapped_errors():
+            return {topic for (topic,) in self.reader.execute("SELECT filter FROM subscriptions").fetchall()}
+
     def free_pages_bytes(self) -> int:
         return int(self.query_one("PRAGMA freelist_count", ())[0]) * PAGE_BYTES
 

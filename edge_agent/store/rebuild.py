@@ -139,6 +139,7 @@ class Salvage:
     counters: Counter[str] = field(default_factory=Counter)
     lost_seqs: defaultdict[int, IntervalSet] = field(default_factory=lambda: defaultdict(IntervalSet))
     known_seqs: defaultdict[int, IntervalSet] = field(default_factory=lambda: defaultdict(IntervalSet))
+    subscriptions: set[str] = field(default_factory=set)
     batches: int = 0
 
     def bound_of(self, ordinal: int) -> int:
@@ -254,6 +255,8 @@ def _write_tables(new: Connection, options: BufferOptions, salvage: Salvage) -> 
     salvage.counters[UNCOUNTED] = count_missing(new, 0, salvage.counters)
     for name, value in salvage.counters.items():
         new.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (name, value))
+    for one in salvage.subscriptions:
+        new.execute("INSERT OR IGNORE INTO subscriptions VALUES (?)", (one,))
 
 
 def _read_tables(damaged: Connection, salvage: Salvage) -> None:
@@ -264,6 +267,8 @@ def _read_tables(damaged: Connection, salvage: Salvage) -> None:
     with suppress(sqlite3.Error, TypeError, ValueError):
         for name, value in damaged.execute("SELECT name, value FROM counters").fetchall():
             salvage.counters[str(name)] = int(value)
+    with suppress(sqlite3.Error, TypeError, ValueError):
+        salvage.subscriptions |= {str(one) for (one,) in damaged.execute("SELECT filter FROM subscriptions").fetchall()}
     lineage = salvage.lineage
     if lineage is not None and salvage.epochs.setdefault(lineage.ordinal, (lineage.epoch, 0))[0] != lineage.epoch:
         # The file knows this epoch by another number, so the lineage describes another buffer.

@@ -100,6 +100,9 @@ class MqttSession:
         self._unacked = 0
         self._pending_subscriptions = 0
         self._watching: set[int | None] = set()
+        self._unsubscribing: dict[int | None, str] = {}
+        self.kept_topics: set[str] = set()
+        """Topics of `unsubscribe` that the broker has not confirmed, or refused."""
         self._subscribed_by_s = 0.0
         self._topics: dict[int, str] = {}
         self._published: list[tuple[str, ReasonCode]] = []
@@ -146,6 +149,13 @@ class MqttSession:
         self._pending_subscriptions += 1
         self._subscribed_by_s = time.monotonic() + self._broker.connect_timeout_s
 
+    def unsubscribe(self, topic: str) -> None:
+        """Ends a subscription that the resumed session has. `poll` raises LinkError without an answer in time."""
+        _, mid = self._client.unsubscribe(topic)
+        self._unsubscribing[mid] = topic
+        self.kept_topics.add(topic)
+        self._subscribed_by_s = time.monotonic() + self._broker.connect_timeout_s
+
     def watch(self, topic: str) -> None:
         """Subscribes with QoS 0 to a topic of the broker's own; a refusal is ignored."""
         _, mid = self._client.subscribe(topic, options=SubscribeOptions(qos=0))
@@ -153,8 +163,8 @@ class MqttSession:
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether every subscription was granted."""
-        return self._pending_subscriptions == 0
+        """Whether every subscription was granted, and every `unsubscribe` answered."""
+        return self._pending_subscriptions == 0 and not self._unsubscribing
 
     def publish(self, topic: str, payload: bytes) -> None:
         """Publishes with QoS 1, in a `poll`, as soon as the broker's Receive Maximum allows it."""
@@ -191,8 +201,8 @@ class MqttSession:
         # paho sends its PINGREQ, and misses its answer, only here.
         self._client.loop_misc()
         self._publish_waiting()
-        if self._pending_subscriptions and time.monotonic() > self._subscribed_by_s:
-            raise self._error("no answer to SUBSCRIBE")
+        if not self.is_subscribed and time.monotonic() > self._subscribed_by_s:
+            raise self._error("no answer to SUBSCRIBE or UNSUBSCRIBE")
         self._flush()
 
     def wake(self) -> None:
@@ -232,6 +242,7 @@ class MqttSession:
             raise self._error(f"certificates or password file cannot be loaded: {error}") from error
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
+        client.on_unsubscribe = self._on_unsubscribe
         client.on_answer = self._on_answer
         client.on_disconnect = self._on_disconnect
         return client
@@ -293,6 +304,12 @@ class MqttSession:
         refused = [str(code) for code in reasons if code.value != 1]
         if refused:
             self._ended = f"subscription refused: {', '.join(refused)}"
+
+    def _on_unsubscribe(self, _c: Client, _data: Any, mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
+        topic = self._unsubscribing.pop(mid, None)
+        # A refusal ends nothing: messages that come twice are better than none.
+        if topic is not None and not any(code.is_failure for code in reasons):
+            self.kept_topics.discard(topic)
 
     def _on_answer(self, mid: int, reason: ReasonCode) -> None:
         self._published.append((self._topics.pop(mid, ""), reason))

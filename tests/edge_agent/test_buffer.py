@@ -149,3 +149,15 @@ def test_the_file_that_was_left_goes_on_and_one_without_its_lineage_begins_an_ep
     other = opened()
     assert other > epoch
     assert opened() == other
+
+
+def test_the_filters_of_the_session_survive_a_restart_and_a_rebuild(tmp_path):
+    buffer = open_buffer(tmp_path)
+    assert buffer.subscriptions() == set()
+    buffer.set_subscriptions({"former/#", "vehicle/#"})
+    buffer.set_subscriptions({"vehicle/#", "tracks/+"})
+    buffer.close()
+    again = open_buffer(tmp_path)
+    assert again.subscriptions() == {"vehicle/#", "tracks/+"}
+    again.repair(again.generation)
+    assert again.subscriptions() == {"vehicle/#", "tracks/+"}

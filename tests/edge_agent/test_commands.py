@@ -38,7 +38,7 @@ def test_a_buffer_of_another_version_is_said_to_be_one_by_every_command(tmp_path
     buffer._database.close()
     found = command(tmp_path, *words)
     assert found.exit_code == 1
-    assert "the buffer has version 4, and this agent reads version 8" in found.output
+    assert "the buffer has version 4, and this agent reads version 9" in found.output
 
 
 @pytest.mark.parametrize("words", [("status",), ("export",), ("check-config",)])

@@ -315,3 +315,25 @@ def test_a_refused_connection_is_said_in_words_and_with_what_to_do(code: int, sa
         link.close()
     assert said in str(caught.value)
     assert "alformed" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("reason", "kept"), [(0x00, set()), (0x11, set()), (0x87, {"former/#"})])
+def test_a_former_subscription_ends_with_the_brokers_answer_and_a_refusal_is_no_end_of_the_connection(
+    reason: int, kept: set[str]
+) -> None:
+    def serve(sock: socket.socket) -> None:
+        packet = sock.recv(4096)
+        assert packet[0] == 0xA2
+        sock.sendall(b"\xb0\x04" + packet[2:4] + bytes((0, reason)))
+        sock.recv(4096)
+
+    with broker(b"\x20\x03\x01\x00\x00", serve) as it:
+        link = session(it.port, [])
+        link.open()
+        link.unsubscribe("former/#")
+        assert (link.is_subscribed, link.kept_topics) == (False, {"former/#"})
+        deadline = deadline_s(5)
+        while not link.is_subscribed and time.monotonic() < deadline:
+            link.poll(0.2)
+        assert (link.is_subscribed, link.kept_topics) == (True, kept)
+        link.close()

@@ -98,6 +98,31 @@ def test_presets_at_a_real_broker_make_the_right_records(agent: AgentProcess, br
     assert Counter(map(content, rows)) == Counter(EXPECTED)
 
 
+def test_a_changed_topic_delivers_no_message_twice(tmp_path: Path, broker: MosquittoBroker) -> None:
+    payload = MESSAGES[0][1]
+    owntracks = '[[mappings]]\nname = "owntracks"\npreset = "owntracks"\n'
+    # Each differs from the one before: a broker delivers a message for each filter of a session.
+    for number, topic in enumerate(["owntracks/+/phone", "owntracks/ada/#", "owntracks/ada/+"], 1):
+        agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, f'{owntracks}topic = "{topic}"\n')
+        agent.log.unlink(missing_ok=True)
+        publish_to(agent, broker, [("owntracks/ada/phone", payload), ("vehicle/position", MESSAGES[-1][1])], 2 * number)
+        rows = [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
+        assert Counter(row.get("mapping", "").partition("@")[0] for row in rows) == {"owntracks": number, "": number}
+
+
+def publish_to(
+    agent: AgentProcess, broker: MosquittoBroker, messages: Sequence[tuple[str, bytes]], least_head: int
+) -> None:
+    """Publishes while the agent listens, and ends it when it has so many records."""
+    agent.start()
+    try:
+        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+        publish(broker, messages)
+        wait_until(lambda: agent.status()["head"] >= least_head)
+    finally:
+        agent.stop()
+
+
 @contextmanager
 def map_command(*words: str) -> Iterator[subprocess.Popen[str]]:
     """`edge-agent map`, once it listens at the broker."""
