@@ -272,8 +272,7 @@ def _incomplete(lat: Any, lon: Any, *, joins: bool) -> Any:
 def _half(lat: Any, lon: Any, optional: dict[str, Any]) -> PositionHalf:
     if lon is MISSING:
         lon = None
-    elif 180 < lon <= 360:
-        lon -= 360
+    # Not folded at 180: alone, 181 may be the sign of a receiver without a fix.
     lat = None if lat is MISSING else lat
     if (lat is not None and not -90 <= lat <= 90) or (lon is not None and not -180 <= lon <= 180):
         raise Refusal("position", "range")

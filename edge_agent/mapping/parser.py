@@ -65,11 +65,14 @@ class Route(NamedTuple):
 
 
 class TornPart(NamedTuple):
-    """A part of a torn position: its join there, and the half; None: the record is a whole position."""
+    """What a message says about a torn position: its join there, and the half; None: the record is a whole position.
+    `clears`: neither of them, a place is missing or refused.
+    """
 
     join: PositionJoin
     key: tuple[str, ...]
     half: PositionHalf | None
+    clears: bool = False
 
 
 class _Element(NamedTuple):
@@ -116,7 +119,7 @@ class MappingParser(MessageParser):
         except UndecodableMessage as error:
             if isinstance(error, NotForMappings):
                 return _no_match(topic, payload, candidates[0].mapping.label if len(candidates) == 1 else "")
-            return _raw(topic, payload, candidates[0], Refusal(error.field, error.why, error.detail))
+            return self._raw(topic, payload, candidates[0], Refusal(error.field, error.why, error.detail))
         if len(candidates) == 1 and candidates[0].mapping.each is None and type(value) is not list:
             parsed = self._single(topic, payload, candidates[0], value)
         else:
@@ -130,7 +133,7 @@ class MappingParser(MessageParser):
         try:
             records = self._records(candidate, value, (), payload)
         except Refusal as error:
-            return _raw(topic, payload, candidate, error)
+            return self._raw(topic, payload, candidate, error)
         return None if records is None else tuple(records)
 
     def _several(
@@ -141,7 +144,7 @@ class MappingParser(MessageParser):
         for candidate in candidates:
             own = _elements(candidate.mapping, value)
             if len(own) > MAX_ELEMENTS:
-                return _raw(topic, payload, candidate, Refusal("each", "too-many"))
+                return self._raw(topic, payload, candidate, Refusal("each", "too-many"))
             # What cannot be decoded is refused once, by the first mapping.
             elements += [
                 _Element(candidate, *one)
@@ -149,7 +152,7 @@ class MappingParser(MessageParser):
                 if candidate is candidates[0] or not isinstance(one[0], Undecodable)
             ]
         if not elements:
-            return _raw(topic, payload, candidates[0], Refusal("each", "missing", "the message has no element"))
+            return self._raw(topic, payload, candidates[0], Refusal("each", "missing", "the message has no element"))
         found: list[Parsed] = []
         refusals: list[tuple[Candidate, Refusal]] = []
         for candidate, element, around in elements:
@@ -160,11 +163,11 @@ class MappingParser(MessageParser):
                 found += self._records(candidate, element, around, part) or ()
             except Refusal as error:
                 refusals.append((candidate, error))
-                found += _raw(topic, part, candidate, error)
+                found += self._raw(topic, part, candidate, error)
         if not found:
             return None
         if len(refusals) == len(found):
-            return _raw(topic, payload, *refusals[0])
+            return self._raw(topic, payload, *refusals[0])
         return tuple(found)
 
     def _records(self, candidate: Candidate, element: Any, around: Enclosing, payload: bytes) -> list[Parsed] | None:
@@ -184,11 +187,22 @@ class MappingParser(MessageParser):
             record = _signal_of(body) if isinstance(body, PositionHalf) else body
             records.append(Parsed(record, time_us, "", payload, missing, "", label, torn))
             missing = ()
+        if mapping.settings.join is not None and "position" in left_out:
+            records[0] = records[0]._replace(torn=self._no_place(candidate))
         return records
+
+    def _no_place(self, candidate: Candidate) -> TornPart | None:
+        mapping, levels = candidate
+        if mapping.settings.join is None:
+            return None
+        return TornPart(self._joins[mapping.label], mapping.join_key(levels), None, clears=True)
+
+    def _raw(self, topic: str, payload: bytes, candidate: Candidate, refusal: Refusal) -> tuple[Parsed, ...]:
+        (raw,) = _raw(topic, payload, candidate, refusal)
+        return (raw._replace(torn=self._no_place(candidate)),)
 
     def accept(self, parsed: tuple[Parsed, ...], topic: str, arrival_us: int) -> tuple[Parsed, ...]:
         counted = ""
-        joined: list[Parsed] = []
         for one in parsed:
             if not one.mapping:
                 continue
@@ -202,23 +216,23 @@ class MappingParser(MessageParser):
             else:
                 counters.records += 1
             if one.torn is not None:
-                joined += self._join(one, topic, arrival_us)
-        return (*parsed, *joined) if joined else parsed
+                self._join(one, topic, arrival_us)
+        return parsed
 
-    def _join(self, one: Parsed, topic: str, arrival_us: int) -> list[Parsed]:
+    def _join(self, one: Parsed, topic: str, arrival_us: int) -> None:
         assert isinstance(one.torn, TornPart)
-        join, key, half = one.torn
+        join, key, half, clears = one.torn
+        if clears:
+            join.clear(key)
+            return
         if half is None:
             assert isinstance(one.body, Position)
             place = one.body.latitude, one.body.longitude
             positions = join.add_whole(key, *place, one.device_time_us, arrival_us)
         else:
             positions = join.add_half(key, half, one.device_time_us, arrival_us, (topic, one))
-        now = [position for position in positions if position.arrival_us == arrival_us and not position.is_held]
-        self._counters[one.mapping].records += len(now)
         # Of a half that came earlier: without a device time it gets the time of its own arrival.
-        self._late += [_late(position) for position in positions if position not in now]
-        return [_joined(one, position) for position in now]
+        self._late += [_late(position) for position in positions]
 
     def due_in(self, now_us: int) -> float | None:
         if self._late:

@@ -34,15 +34,17 @@ def test_one_message_becomes_records_of_three_classes_and_is_acknowledged_once(t
 def test_a_held_position_is_stored_without_a_message_at_the_time_of_its_half(tmp_path: Path) -> None:
     intake = IntakeHarness(tmp_path, parser=parser_of(CAR))
     intake.deliver([message(1, "cars/1/latitude", "53.5"), message(2, "cars/1/longitude", "9.9")])
+    assert intake.record_intake.add_late_records(0.0) == pytest.approx(0.5)
     intake.clocks.now_us += 10_000_000
+    assert intake.record_intake.add_late_records(0.0) is None
     assert intake.deliver([message(3, "cars/1/longitude", "9.8")]) == [3]
     half = intake.records()[-1]
-    intake.clocks.now_us += 300_000
-    assert intake.record_intake.add_late_records(0.0) == pytest.approx(0.2)
-    intake.clocks.now_us += 400_000
-    assert intake.record_intake.add_late_records(0.0) is None
+    intake.clocks.now_us += 10_000_000
+    assert intake.deliver([message(4, "cars/1/longitude", "9.7")]) == [4]
+    intake.record_intake.add_late_records(0.0)
     assert intake.commit() == []
-    held = intake.records()[-1]
+    whole, held = (one for one in intake.records() if isinstance(one.body, Position))
+    assert (whole.body, whole.mapping) == (Position(latitude=53.5, longitude=9.9), half.mapping)
     assert held.body == Position(latitude=53.5, longitude=9.8)
     assert held.device_time_us == half.device_time_us
     assert held.mapping == f"{half.mapping}+held"
@@ -55,6 +57,9 @@ def test_a_half_that_is_delivered_again_makes_no_second_position(tmp_path: Path)
     intake.deliver(halves)
     intake.connect(resumed=True)
     assert intake.deliver([one._replace(dup=True) for one in halves]) == [1, 2]
+    intake.clocks.now_us += 1_000_000
+    intake.record_intake.add_late_records(0.0)
+    assert intake.commit() == []
     assert [type(one.body) for one in intake.records()].count(Position) == 1
     assert intake.record_intake.add_late_records(0.0) is None
 
