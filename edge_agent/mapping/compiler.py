@@ -225,7 +225,7 @@ def position_output(settings: PositionMapping, *, joins: bool) -> Output:
         if type(lat) is not float or type(lon) is not float:
             if (fault := _incomplete(lat, lon, joins=joins)) is not MISSING:
                 return fault
-        elif no_fix and (lat, lon) in no_fix:
+        elif no_fix and ((lat, lon) in no_fix or (lon > 180 and (lat, lon - 360) in no_fix)):
             return NO_FIX
         fields = {}
         for name, read in optional:
