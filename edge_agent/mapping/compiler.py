@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
+from edge_agent.clocks import SET_CLOCK_MS
 from edge_agent.intake.messages import (
     YEAR_2000_S,
     YEAR_2100_S,
@@ -349,6 +350,8 @@ def _body(field: str, read: Callable[[dict[str, Any], list[str]], Body], message
 # The time.
 
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_ISO_MINUTE: Final = re.compile(r"[0-9]{4}-?(?:[0-9]{2}-?[0-9]{2}|W[0-9]{2}(?:-?[0-9])?)[Tt ][0-9]{2}:?[0-9]{2}")
+"""The beginning of a text in ISO 8601 up to its minute."""
 _TIME_WHY: Final = {"time-without-offset": "zone", "impossible-time": "range"}
 
 
@@ -357,15 +360,23 @@ def time_reader(source: TimeSource) -> TimeReader:
     if source.is_arrival:
         return lambda _element, _around, _levels: None
     read, is_refused = reader_of(source), source.else_ == "refuse"
+    if source.absent:
+        read = _without_absent(read, source.absent)
     convert = _time_converter(source)
 
     def time_us(element: Any, around: Enclosing, levels: Levels) -> int | None:
         value = read(element, around, levels)
-        if value is MISSING or value is None or value == "":
+        if value is MISSING or value is ABSENT or value is None or value == "":
             if is_refused:
                 raise Refusal("time", "missing", "the message has no time")
             return None
-        return convert(value)
+        moment_us = convert(value)
+        if moment_us < SET_CLOCK_MS * 1_000:
+            # A clock that was not set, a week of GPS that began again, or a number in another unit.
+            if is_refused:
+                raise Refusal("time", "range", "the time is before 2020")
+            return None
+        return moment_us
 
     return time_us
 
@@ -385,6 +396,8 @@ def _time_converter(source: TimeSource) -> Callable[[Any], int]:
             raise Refusal("time", "type", "the time is no text")
         try:
             if form is None:
+                if not _ISO_MINUTE.match(value.strip()):
+                    raise Refusal("time", "format", "the time has no minute")
                 time_us = iso_time_us(value.strip(), zone)
             else:
                 moment = datetime.strptime(value.strip(), form)
@@ -402,7 +415,7 @@ def _time_converter(source: TimeSource) -> Callable[[Any], int]:
 
 
 def _counted(unit: str) -> Callable[[Any], int]:
-    """The reader of a number of `unit` since 1970. A time before 2000 is of a clock that is not set yet."""
+    """The reader of a number of `unit` since 1970."""
     per_second = _PER_SECOND[unit]
     first, last = YEAR_2000_S * per_second, YEAR_2100_S * per_second
     others = [(YEAR_2000_S * per, YEAR_2100_S * per) for name, per in _PER_SECOND.items() if name != unit]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path as FilePath
@@ -144,6 +146,8 @@ class TimeSource(_Model):
     """The form of a text, as in Python's strptime, instead of `unit`."""
     zone: str | None = None
     """The time zone of texts without an offset."""
+    absent: Annotated[tuple[Scalar, ...], Field(max_length=32)] = ()
+    """Values that mean that the message has no time."""
     else_: Literal["refuse", "arrival"] = Field(default="refuse", alias="else")
     """What happens with a message without a time: it stays raw, or it gets the time of its arrival."""
 
@@ -169,16 +173,41 @@ class TimeSource(_Model):
         if self.path is not None and self.level is not None:
             raise ValueError("needs one of path and level")
         if self.is_arrival:
-            if self.else_ != "arrival" or self.unit or self.format or self.zone:
+            if self.else_ != "arrival" or self.unit or self.format or self.zone or self.absent:
                 raise ValueError('needs path and unit; or only else = "arrival" for messages that have no time')
             return self
         if (self.unit is None) == (self.format is None):
             raise ValueError("needs a unit: one of s, ms, us, ns and iso; or a format")
         if self.zone is not None and self.unit not in {None, "iso"}:
             raise ValueError(f'zone is for texts: unit = "{self.unit}" counts from 1970 in UTC')
-        if self.format is not None and self.zone is None and "%z" not in self.format:
-            raise ValueError("a format without %z needs a zone")
+        if self.format is not None:
+            _check_time_format(self.format, self.zone)
         return self
+
+
+_DIRECTIVE = re.compile(r"%.")
+_UTC_WORD = re.compile(r"\b(?:Z|UTC|GMT)\b")
+_UTC_ZONES = frozenset({"UTC", "UCT", "GMT", "Zulu", "Universal", "Greenwich"})
+_SAMPLE_MOMENT = datetime(2026, 11, 22, 14, 51, 4, tzinfo=UTC)
+
+
+def _check_time_format(form: str, zone: str | None) -> None:
+    """Raises ValueError for a form that loses the moment, or reads it in the wrong zone."""
+    directives = _DIRECTIVE.findall(form)
+    if "%Z" in directives:
+        raise ValueError("%Z reads the name of a zone without its offset: use %z, or the name as text with its zone")
+    if zone is None and "%z" not in directives:
+        raise ValueError("a format without %z needs a zone")
+    if zone is not None and zone.removeprefix("Etc/") not in _UTC_ZONES and "%z" not in directives:
+        if word := _UTC_WORD.search(_DIRECTIVE.sub(" ", form)):
+            raise ValueError(f'the format has {word[0]}, which is UTC: set zone = "UTC"')
+    try:
+        text = _SAMPLE_MOMENT.strftime(form)
+        moment = datetime.strptime(text, form)
+    except ValueError as error:
+        raise ValueError(f"the format {form!r} reads no time: {error}") from None
+    if moment.timetuple()[:5] != _SAMPLE_MOMENT.timetuple()[:5]:
+        raise ValueError(f"the format {form!r} loses a part of year, month, day, hour and minute: {text!r}")
 
 
 class PositionMapping(_Model):

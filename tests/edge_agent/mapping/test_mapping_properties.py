@@ -35,7 +35,7 @@ NUMBERS = st.one_of(
 VALUES = st.one_of(
     NUMBERS, NUMBERS.map(str), st.none(), st.booleans(), st.text(max_size=4), st.lists(NUMBERS, max_size=3)
 )
-TIMES = st.one_of(st.integers(946_684_800, 4_102_444_799), st.floats(946_684_800, 4_102_444_799))
+TIMES = st.one_of(st.integers(1_577_836_800, 4_102_444_799), st.floats(1_577_836_800, 4_102_444_799))
 LATITUDES, LONGITUDES = st.floats(-1.58, 1.58), st.integers(-1_800_000_000, 3_600_000_000)
 
 
@@ -76,7 +76,7 @@ def read_by_hand(message: dict[str, Any]) -> dict[str, float] | None:
     longitude -= 360 if 180 < longitude <= 360 else 0
     if not (-90 <= latitude <= 90 and -180 <= longitude <= 180) or latitude == longitude == 0:
         return None
-    if not 0 <= at < datetime(2100, 1, 1, tzinfo=UTC).timestamp():
+    if not datetime(2020, 1, 1, tzinfo=UTC).timestamp() <= at < datetime(2100, 1, 1, tzinfo=UTC).timestamp():
         return None
     found = {"time": at, "latitude": latitude, "longitude": longitude}
     speed, accuracy = number(message.get("v")), number(message.get("acc.m"))

@@ -237,7 +237,7 @@ def test_any_bytes_become_records_or_a_raw_one_with_a_reason(topic: str, data: b
 @given(
     st.floats(-90, 90),
     st.floats(-180, 180),
-    st.integers(946_684_800_000, 4_102_444_799_999),
+    st.integers(1_577_836_800_000, 4_102_444_799_999),
     st.booleans(),
 )
 def test_what_a_mapping_accepts_is_what_was_written(latitude: float, longitude: float, time: int, alias: bool) -> None:
