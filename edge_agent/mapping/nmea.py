@@ -22,11 +22,13 @@ from datetime import date, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from edge_agent.mapping.formats import Undecodable, UndecodableMessage
+from edge_agent.mapping.formats import MAX_ELEMENTS, Undecodable, UndecodableMessage
 
 MAX_SENTENCE_CHARACTERS: Final = 255
 """The standard allows 82; receivers with many digits exceed it."""
 MAX_IGNORED_KINDS: Final = 32
+MAX_SENTENCES: Final = 10 * MAX_ELEMENTS
+"""A fix of a receiver with several satellite systems has up to about ten sentences."""
 OTHER_KINDS: Final = "other"
 _TALKERS: Final = frozenset({"GP", "GN", "GL", "GA", "GB", "BD", "GQ", "QZ", "GI"})
 _SENTENCE: Final = re.compile(r"[$!][^$!\r\n\0]*")
@@ -137,11 +139,15 @@ class _Epochs:
 def read_nmea(payload: bytes) -> NmeaReading:
     """The fixes of a payload, whatever its bytes.
 
-    A sentence with a wrong checksum is a fault, and the others are read without it.
+    A sentence with a wrong checksum is a fault, and the others are read without it. Raises UndecodableMessage for more
+    than MAX_SENTENCES sentences or MAX_ELEMENTS faults.
     """
     epochs, faults, ignored = _Epochs(), list[NmeaFault](), dict[str, int]()
     # Latin-1 has a character for each byte, so that a damaged sentence is shown as it came.
-    for text in _SENTENCE.findall(payload.decode("latin-1")):
+    for number, sentence in enumerate(_SENTENCE.finditer(payload.decode("latin-1"))):
+        if number == MAX_SENTENCES or len(faults) > MAX_ELEMENTS:
+            raise UndecodableMessage("too-many-values")
+        text = sentence[0]
         try:
             kind, fields = _checked(text)
             read = _READERS.get(kind[2:]) if kind[:2] in _TALKERS else None

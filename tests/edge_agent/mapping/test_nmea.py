@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.mapping.nmea import MAX_IGNORED_KINDS, read_nmea
+from edge_agent.mapping.formats import MAX_ELEMENTS, UndecodableMessage
+from edge_agent.mapping.nmea import MAX_IGNORED_KINDS, MAX_SENTENCES, decode_nmea, read_nmea
 
 TIME_US = 1_795_359_064_626_000
 RMC = "GNRMC,145104.626,A,5333.00000,N,00959.40000,E,5.4,84.4,221126,,,A"
@@ -180,6 +181,12 @@ def test_other_sentences_are_counted_by_kind_up_to_a_bound() -> None:
     kinds = [sentence(f"P{number:03}X,") for number in range(2 * MAX_IGNORED_KINDS)]
     ignored = read_nmea("".join(kinds).replace("P", "PA").encode()).ignored
     assert len(ignored) <= MAX_IGNORED_KINDS + 1
+
+
+@pytest.mark.parametrize("payload", ["$" * (MAX_ELEMENTS + 2), WHOLE * (MAX_SENTENCES + 1)])
+def test_a_payload_with_too_many_sentences_or_faults_is_not_read_to_its_end(payload: str) -> None:
+    with pytest.raises(UndecodableMessage, match="too-many-values"):
+        decode_nmea(payload.encode())
 
 
 DEGREES = st.integers(0, 89), st.integers(0, 179)

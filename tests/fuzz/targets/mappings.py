@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 from edge_agent.intake.messages import LATEST_US, Parsed
+from edge_agent.mapping.formats import UndecodableMessage
 from edge_agent.mapping.nmea import read_nmea
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
@@ -59,7 +60,10 @@ def judge_records(parsed: list[Parsed]) -> None:
 
 def judge_sentences(data: bytes) -> None:
     """Sentences are counted once: as parts of fixes, as faults or as ignored."""
-    fixes, faults, ignored = read_nmea(data)
+    try:
+        fixes, faults, ignored = read_nmea(data)
+    except UndecodableMessage:
+        return
     begins = data.count(b"$") + data.count(b"!")
     assert len(fixes) + len(faults) + sum(ignored.values()) <= begins
 
