@@ -75,13 +75,14 @@ class _Unusable(Exception):
 class _Epoch:
     """What the sentences of one time of day say. `clock_us`: since midnight; None: they have no time."""
 
-    __slots__ = ("altitude", "clock_us", "day_us", "deviation", "is_void", "motion", "position")
+    __slots__ = ("altitude", "clock_us", "day_us", "deviation", "is_void", "kinds", "motion", "position")
 
     def __init__(self, clock_us: int | None) -> None:
         self.clock_us = clock_us
         self.day_us: int | None = None
         self.position: tuple[float, float] | None = None
         self.is_void = False
+        self.kinds: set[str] = set()
         self.motion: dict[str, float | str] = {}
         self.altitude: float | str | None = None
         self.deviation: float | None = None
@@ -117,6 +118,14 @@ class _Epochs:
             epoch = self._by_clock[clock_us] = _Epoch(clock_us)
             epoch.motion, self.early = self.early, {}
         self._last = epoch
+        return epoch
+
+    def new(self, kind: str, clock_us: int | None) -> _Epoch | None:
+        """The epoch of a sentence; None if it has one of this kind: then this one is of another receiver."""
+        epoch = self.at(clock_us)
+        if kind in epoch.kinds:
+            return None
+        epoch.kinds.add(kind)
         return epoch
 
     @property
@@ -202,21 +211,23 @@ def _exclusive_or(content: bytes) -> int:
 
 def _rmc(epochs: _Epochs, fields: list[str]) -> None:
     _, clock, status, *position, speed, course, day = fields[:10]
-    epoch = epochs.at(_clock_us(clock))
+    # Of two receivers in one vehicle the first is believed, in all its members.
+    if (epoch := epochs.new("RMC", _clock_us(clock))) is None:
+        return
     if day:
         epoch.day_us = _day_us(day)
     if status != "A" or fields[12] in _VOID_MODES:
         epoch.is_void = True
         return
     epoch.position = _position(position)
-    # Of two receivers in one vehicle the first that says something is believed.
     _add(epoch.motion, "speed_kn", speed)
     _add(epoch.motion, "course_deg", course)
 
 
 def _gga(epochs: _Epochs, fields: list[str]) -> None:
     _, clock, *position, quality, _, _, altitude, unit = fields[:11]
-    epoch = epochs.at(_clock_us(clock))
+    if (epoch := epochs.new("GGA", _clock_us(clock))) is None:
+        return
     if quality in _VOID_QUALITIES:
         epoch.is_void = True
         return
@@ -227,7 +238,8 @@ def _gga(epochs: _Epochs, fields: list[str]) -> None:
 
 
 def _gst(epochs: _Epochs, fields: list[str]) -> None:
-    epoch = epochs.at(_clock_us(fields[1]))
+    if (epoch := epochs.new("GST", _clock_us(fields[1]))) is None:
+        return
     latitude_m, longitude_m = _number(fields[6]), _number(fields[7])
     if isinstance(latitude_m, float) and isinstance(longitude_m, float):
         # At least 68 %, for any shape of the ellipse of errors.

@@ -55,6 +55,12 @@ VOID = {"status": "V", "latitude": None, "longitude": None}
         ([GGA, ZDA], [{"status": "A", "time": TIME_US, **PLACE, "altitude_m": 12.3}]),
         ([ZDA, GGA, VTG], [{"status": "A", "time": TIME_US, **PLACE, "altitude_m": 12.3, **MOVES}]),
         ([VTG, GGA], [{"status": "A", **PLACE, "altitude_m": 12.3, **MOVES}]),
+        # Two receivers of one vehicle: the first is read.
+        ([RMC, RMC.replace("5333.0", "5433.0").replace("5.4,84.4", "9.9,10.0")], [FIX]),
+        (
+            [GGA, GST, GGA.replace("5333.0", "5433.0").replace("12.3", "99.9"), GST.replace("3.0,4.0", "9.0,9.0")],
+            [{"status": "A", **PLACE, "altitude_m": 12.3, "accuracy_m": 5.337}],
+        ),
         # HDOP is no accuracy, and sentences without a position are no fix.
         ([GST], []),
         ([ZDA, VTG], []),
