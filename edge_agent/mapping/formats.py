@@ -63,6 +63,7 @@ def decoder_of(*mappings: MappingSettings) -> Decoder | TopicDecoder:
         case "json":
             return decode_json
         case "csv":
+            assert settings.csv is not None
             return csv_decoder(settings.csv.columns, settings.csv.delimiter)
         case "text":
             return decode_text
@@ -98,7 +99,7 @@ def decode_text(payload: bytes) -> str:
 
 
 def csv_decoder(columns: tuple[str, ...], delimiter: str) -> Decoder:
-    """A decoder of lines: each becomes an object with a member for each column, or an array without `columns`.
+    """A decoder of lines: each becomes an object with a member for each column.
 
     An empty field is null. A line with another number of fields than columns is Undecodable.
     """
@@ -118,8 +119,6 @@ def csv_decoder(columns: tuple[str, ...], delimiter: str) -> Decoder:
 
 def _named(row: list[str], columns: tuple[str, ...], delimiter: str) -> Any:
     fields = [field.strip() or None for field in row]
-    if not columns:
-        return fields
     if len(fields) != len(columns):
         about = f"{len(fields)} fields, {len(columns)} columns"
         return Undecodable("columns", delimiter.join(row).encode(), about)

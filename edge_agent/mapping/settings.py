@@ -262,8 +262,8 @@ class EventMapping(_Model):
 class CsvSettings(_Model):
     """The form of lines of CSV."""
 
-    columns: Annotated[tuple[Name, ...], Field(max_length=256)] = ()
-    """The names of the columns; without them a path is `[0]`, `[1]` and so on."""
+    columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=256)]
+    """The names of the columns. A line with another number of fields stays raw."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
     """What separates the columns."""
 
@@ -336,7 +336,8 @@ class MappingSettings(_Model):
     position: PositionMapping | None = None
     signals: Annotated[tuple[SignalMapping, ...], Field(max_length=MAX_OUTPUTS)] = ()
     events: Annotated[tuple[EventMapping, ...], Field(max_length=MAX_OUTPUTS)] = ()
-    csv: CsvSettings = CsvSettings()
+    csv: CsvSettings | None = None
+    """Set for `format = "csv"`."""
     can: CanSettings | None = None
     """Set for `format = "can"`."""
     join: JoinSettings | None = None
@@ -390,6 +391,8 @@ class MappingSettings(_Model):
                 f"mapping {self.name}: topic: the kind of message is in the topic: "
                 f"{SPARKPLUG_NAMESPACE}/{{group}}/{{type}}/{{node}}/{{device}}"
             )
+        if (self.format == "csv") != (self.csv is not None):
+            raise ValueError(f'mapping {self.name}: csv.columns and format = "csv" belong together')
         if (self.format == "can") != (self.can is not None):
             raise ValueError(f'mapping {self.name}: can.dbc and format = "can" belong together')
         if self.can is None:

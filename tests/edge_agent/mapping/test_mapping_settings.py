@@ -51,6 +51,8 @@ from waybill.settings import SettingsError
         (PHONES, 'topic = "owntracks', 'preset = "owntrack"\ntopic = "owntracks', "no preset 'owntrack'; "),
         (CSV, "Europe/Berlin", "Europe/Berln", "no time zone 'Europe/Berln'; did you mean 'Europe/Berlin'?"),
         (CSV, ', zone = "Europe/Berlin"', "", "a format without %z needs a zone"),
+        (CSV, 'columns = ["at", "lat", "lon", "spd"]', "", "mappings.0.csv.columns"),
+        (CSV, 'format = "csv"', 'format = "text"', 'csv.columns and format = "csv" belong together'),
         (CSV, "%H:%M:%S", "%H:%M:%S %Z", "%Z reads the name of a zone without its offset"),
         (CSV, "%H:%M:%S", "%H:%M:%SZ", 'the format has Z, which is UTC: set zone = "UTC"'),
         (CSV, '%S", zone = "Europe/Berlin"', '%S %%z"', "a format without %z needs a zone"),
