@@ -137,7 +137,7 @@ def proposed(*lines: str) -> list[dict[str, object]]:
 
 
 def test_a_known_format_gets_its_preset() -> None:
-    hfp = '{"VP":{"tst":"2026-11-22T14:51:04.626Z","lat":60.1,"long":24.6}}'
+    hfp = '{"VP":{"tst":"2026-11-22T14:51:04.626Z","lat":60.1,"long":24.6,"loc":"GPS"}}'
     topic = "/hfp/v2/journey/ongoing/vp/bus/0018/00423/2159/2/Matinkylä (M)/09:32/2442201/3/60;24/16/58/67"
     assert proposed(f"owntracks/ada/phone {FIX}", 'owntracks/ada/phone {"_type":"lwt"}', f"{topic} {hfp}") == [
         {"name": "hsl-hfp", "preset": "hsl-hfp"},
