@@ -138,7 +138,7 @@ _UNITS = {1: "time-in-seconds", 1_000_000: "time-in-microseconds", 1_000_000_000
 """Units in a second. A number that is a time of this century in one of them is not in milliseconds."""
 _LEAP_SECOND = re.compile(r"(?<=[T ][0-9]{2}:[0-9]{2}:)60|(?<=[T ][0-9]{4})60")
 _UTC_NAME, _SPACED_OFFSET = re.compile(r" ?(?:UTC|GMT|Z)$"), re.compile(r" +(?=[+-])")
-_OPTIONAL = {
+OPTIONAL_BOUNDS = {
     "altitude_m": (-100_000.0, 1_000_000.0),
     "speed_mps": (0.0, 100_000.0),
     "heading_deg": (0.0, 360.0),
@@ -350,8 +350,8 @@ def read_position(message: dict[str, Any], unusable: list[str]) -> Position:
     if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):
         raise MalformedMessage("impossible-position")
     fields = {"latitude": latitude, "longitude": longitude}
-    for name in message.keys() & _OPTIONAL.keys():
-        value, (least, greatest) = read_number(message[name]), _OPTIONAL[name]
+    for name in message.keys() & OPTIONAL_BOUNDS.keys():
+        value, (least, greatest) = read_number(message[name]), OPTIONAL_BOUNDS[name]
         if name == "heading_deg" and value is not None and 360 < value <= _ROUNDED_FULL_CIRCLE_DEG:
             value -= 360
         # Bounds on both sides exclude infinities; no text becomes NaN.

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from edge_agent.clocks import SET_CLOCK_MS
 from edge_agent.intake.messages import (
+    OPTIONAL_BOUNDS,
     YEAR_2000_S,
     YEAR_2100_S,
     MalformedMessage,
@@ -232,7 +233,10 @@ def position_output(settings: PositionMapping, *, joins: bool) -> Output:
         for name, read in optional:
             value = read(element, around, levels)
             if value is not MISSING and value is not ABSENT:
-                fields[name] = None if value is UNUSABLE else value
+                fields[name] = value
+        if (accuracy := fields.get("accuracy_m")) is not None:
+            _check_accuracy(accuracy)
+        fields = {name: None if value is UNUSABLE else value for name, value in fields.items()}
         if lat is MISSING or lon is MISSING:
             return _half(lat, lon, fields)
         fields["latitude"], fields["longitude"] = lat, lon
@@ -242,6 +246,16 @@ def position_output(settings: PositionMapping, *, joins: bool) -> Output:
             raise Refusal("position", "range", error.detail) from error
 
     return output
+
+
+def _check_accuracy(value: Any) -> None:
+    """Raises Refusal: without its accuracy a bad position would look like a good one."""
+    accuracy_m = None if value is UNUSABLE else read_number(value)
+    least, greatest = OPTIONAL_BOUNDS["accuracy_m"]
+    if accuracy_m is None:
+        raise Refusal("accuracy", "type", "`accuracy` is no number")
+    if not least <= accuracy_m <= greatest:
+        raise Refusal("accuracy", "range", "`accuracy` is no radius: list the value as absent if it means none")
 
 
 def _position_test(settings: PositionMapping) -> Test | None:
@@ -299,6 +313,8 @@ def signal_output(settings: SignalMapping) -> Output:
         if value is MISSING or value is ABSENT:
             return None
         path = _LEVEL.sub(lambda found: levels[found[1]], template) if names else template
+        if names and not path.isprintable():
+            raise Refusal("signal", "type", "the topic has control characters")
         if value is None:
             left_out.append(path)
             return None

@@ -27,7 +27,7 @@ from edge_agent.mapping.formats import (
 from edge_agent.mapping.join import JoinedPosition, PositionJoin
 from edge_agent.mapping.paths import Enclosing, TopicPattern, elements_of
 from edge_agent.mapping.settings import MappingSettings
-from waybill.record import MAX_RAW_BYTES, NO_MAPPING, Body, Position, Raw, Signal, vehicle_contract_topic
+from waybill.record import MAX_RAW_BYTES, NO_MAPPING, Body, Event, Position, Raw, Signal, vehicle_contract_topic
 
 HELD: Final = "+held"
 MAX_ROUTES: Final = 1024
@@ -134,6 +134,8 @@ class MappingParser(MessageParser):
             records = self._records(candidate, value, (), payload)
         except Refusal as error:
             return self._raw(topic, payload, candidate, error)
+        if records is not None and _text_characters(records) > MAX_RAW_BYTES:
+            return self._raw(topic, payload, candidate, Refusal("size", "range", _TOO_LARGE))
         return None if records is None else tuple(records)
 
     def _several(
@@ -154,16 +156,21 @@ class MappingParser(MessageParser):
         if not elements:
             return self._raw(topic, payload, candidates[0], Refusal("each", "missing", "the message has no element"))
         found: list[Parsed] = []
+        characters = 0
         refusals: list[tuple[Candidate, Refusal]] = []
         for candidate, element, around in elements:
             part = payload if len(elements) == 1 else _payload_of(element)
             try:
                 if isinstance(element, Undecodable):
                     raise Refusal("format", element.why, element.detail)
-                found += self._records(candidate, element, around, part) or ()
+                records = self._records(candidate, element, around, part) or []
+                characters += _text_characters(records)
+                found += records
             except Refusal as error:
                 refusals.append((candidate, error))
                 found += self._raw(topic, part, candidate, error)
+            if characters > MAX_RAW_BYTES:
+                return self._raw(topic, payload, candidate, Refusal("size", "range", _TOO_LARGE))
         if not found:
             return None
         if len(refusals) == len(found):
@@ -297,6 +304,21 @@ def _payload_of(element: Any) -> bytes:
     if isinstance(element, Undecodable):
         return element.payload
     return json.dumps(element, separators=(",", ":")).encode()
+
+
+_TOO_LARGE: Final = "the message repeats a text in too many records"
+
+
+def _text_characters(records: Sequence[Parsed]) -> int:
+    """The length of the texts in records: paths may lead each element to the same long text of the message."""
+    characters = 0
+    for one in records:
+        body = one.body
+        if isinstance(body, Event):
+            characters += len(body.attributes)
+        elif isinstance(body, Signal) and isinstance(body.value, str):
+            characters += len(body.value)
+    return characters
 
 
 def _no_match(topic: str, payload: bytes, label: str) -> tuple[Parsed, ...]:

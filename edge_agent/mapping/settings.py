@@ -198,9 +198,9 @@ def _check_time_format(form: str, zone: str | None) -> None:
         raise ValueError("%Z reads the name of a zone without its offset: use %z, or the name as text with its zone")
     if zone is None and "%z" not in directives:
         raise ValueError("a format without %z needs a zone")
-    if zone is not None and zone.removeprefix("Etc/") not in _UTC_ZONES and "%z" not in directives:
-        if word := _UTC_WORD.search(_DIRECTIVE.sub(" ", form)):
-            raise ValueError(f'the format has {word[0]}, which is UTC: set zone = "UTC"')
+    is_local = zone is not None and zone.removeprefix("Etc/") not in _UTC_ZONES and "%z" not in directives
+    if is_local and (word := _UTC_WORD.search(_DIRECTIVE.sub(" ", form))):
+        raise ValueError(f'the format has {word[0]}, which is UTC: set zone = "UTC"')
     try:
         text = _SAMPLE_MOMENT.strftime(form)
         moment = datetime.strptime(text, form)

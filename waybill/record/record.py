@@ -35,7 +35,7 @@ RAW_REASONS = (
     *("number-too-large", "number-out-of-range", "too-deep", "too-many-values", "duplicate-name"),
     *("lone-surrogate", "unreadable", NO_MAPPING),
     *("mapping:format", "mapping:each", "mapping:time", "mapping:latitude", "mapping:longitude", "mapping:position"),
-    *("mapping:signal", "mapping:event", "mapping:outputs"),
+    *("mapping:signal", "mapping:event", "mapping:outputs", "mapping:accuracy", "mapping:size"),
 )
 """Why agents carry a message raw, as a centre counts them: see `raw_reason_group`."""
 OTHER_REASON = "other"

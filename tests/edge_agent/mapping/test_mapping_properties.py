@@ -82,7 +82,9 @@ def read_by_hand(message: dict[str, Any]) -> dict[str, float] | None:
     speed, accuracy = number(message.get("v")), number(message.get("acc.m"))
     if speed is not None and 0 <= speed * 1852 / 3600 <= 100_000:
         found["speed_mps"] = speed * 1852 / 3600
-    if accuracy is not None and 0.001 <= accuracy / 100 <= 10_000_000:
+    if message.get("acc.m") is not None:
+        if accuracy is None or not 0.001 <= accuracy / 100 <= 10_000_000:
+            return None
         found["accuracy_m"] = accuracy / 100
     return found
 

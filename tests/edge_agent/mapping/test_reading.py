@@ -56,7 +56,9 @@ def raw(reason: str) -> list[dict[str, Any]]:
         ({"lon": 350.1}, [POSITION | {"longitude": -9.9}]),
         ({"vel": -1}, [POSITION]),
         ({"vel": "N/A"}, [POSITION]),
-        ({"vel": "fast", "acc": -3}, [POSITION]),
+        ({"vel": "fast", "acc": None}, [POSITION]),
+        ({"acc": "50 m"}, raw("mapping:accuracy:type")),
+        ({"acc": -3}, raw("mapping:accuracy:range")),
         ({"odo": 1500}, [POSITION, ODOMETER]),
         ({"lat": None, "lon": None, "odo": 1500}, [ODOMETER]),
         ({"batt": "high"}, [POSITION, {"kind": "signal", "path": "Phone.anna", "value": "high"}]),
@@ -289,6 +291,21 @@ def test_levels_stand_in_the_path_of_a_signal_and_other_brackets_stay() -> None:
     text = PHONES.replace("Phone.{user}", "Phone.{user}.{device}}.{user}")
     records = gives(parser_of(text), "owntracks/{device}/7", json.dumps(FIX | {"batt": 80}))
     assert records[1]["path"] == "Phone.{device}.7}.{device}"
+
+
+def test_a_level_with_control_characters_is_no_path_of_a_signal() -> None:
+    message = json.dumps(FIX | {"batt": 80})
+    assert gives(parser_of(PHONES), "owntracks/a\x1b[2J/7", message) == raw("mapping:signal:type")
+
+
+def test_records_that_repeat_a_long_text_of_the_message_do_not_grow_without_end() -> None:
+    text = SIGNAL_K.replace('"/context" }', '"path" }\nattributes = { about = { path = "/big" } }')
+    for elements, kinds in ((10, {"event"}), (1_000, {"raw"})):
+        values = [{"path": "notifications.mob"}] * elements
+        update = {"timestamp": "2026-11-22T14:51:04Z", "values": values}
+        records = gives(parser_of(text), "signalk/delta", json.dumps({"big": "x" * 60_000, "updates": [update]}))
+        assert {one["kind"] for one in records} == kinds
+    assert records == raw("mapping:size:range")
 
 
 def test_the_limit_of_elements_is_that_of_each_mapping() -> None:
