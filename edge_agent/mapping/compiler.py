@@ -234,8 +234,7 @@ def position_output(settings: PositionMapping, *, joins: bool) -> Output:
             value = read(element, around, levels)
             if value is not MISSING and value is not ABSENT:
                 fields[name] = value
-        if (accuracy := fields.get("accuracy_m")) is not None:
-            _check_accuracy(accuracy)
+        _check_accuracy(fields.get("accuracy_m"))
         fields = {name: None if value is UNUSABLE else value for name, value in fields.items()}
         if lat is MISSING or lon is MISSING:
             return _half(lat, lon, fields)
@@ -250,6 +249,8 @@ def position_output(settings: PositionMapping, *, joins: bool) -> Output:
 
 def _check_accuracy(value: Any) -> None:
     """Raises Refusal: without its accuracy a bad position would look like a good one."""
+    if value is None:
+        return
     accuracy_m = None if value is UNUSABLE else read_number(value)
     least, greatest = OPTIONAL_BOUNDS["accuracy_m"]
     if accuracy_m is None:
