@@ -83,7 +83,7 @@ def record_arrays(rows: Sequence[Mapping[str, Any]], names: Sequence[TenantDevic
         "is_event": np.array([kind == "event" for kind in kinds], np.bool_),
         "is_readable": np.array([kind in {"position", "event", "signal"} for kind in kinds], np.bool_),
         "is_odometer": np.array([row.get("name") == ODOMETER for row in ordered], np.bool_),
-        "reason": np.array([_reason(row) for row in ordered], np.int8),
+        "reason": np.array([_reason(row) for row in ordered], np.int32),
         "counter": np.array([row.get("counter", 0) for row in ordered], np.int64),
         "epoch": np.array([row.get("epoch", 7) for row in ordered], np.int64),
         "seq": np.array([row["seq"] for row in ordered], np.int64),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -52,7 +53,9 @@ class MqttRegion:
 
     def close(self) -> None:
         self.client.disconnect()
-        self.client.loop_stop()
+        # paho forgets its thread between its own two looks at it when the thread ends by itself.
+        with suppress(AttributeError):
+            self.client.loop_stop()
 
     def push(self, tenant: str, device: str, text: str) -> None:
         self.client.publish(f"waybill/1/{tenant}/{device}/config", text.encode(), qos=1).wait_for_publish(5)
