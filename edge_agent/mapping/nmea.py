@@ -19,7 +19,8 @@ import math
 import re
 from collections.abc import Callable
 from datetime import date, timedelta
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import xor
 from typing import Any, Final, NamedTuple
 
 from edge_agent.mapping.formats import MAX_ELEMENTS, Undecodable, UndecodableMessage
@@ -37,8 +38,6 @@ _KIND: Final = re.compile(r"[$!]([A-Z][A-Z0-9]{1,7}),[^*]*")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,10}(?:\.[0-9]{0,12})?")
 _CLOCK: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])([0-5][0-9]|60)(?:\.([0-9]{1,9})?)?")
 _ANGLE: Final = re.compile(r"([0-9]{1,3})([0-5][0-9](?:\.[0-9]{0,12})?)")
-_FOLDS: Final = (512, 256, 128, 64, 32, 16, 8)
-_MORE_FOLDS: Final = (1024, *_FOLDS)
 _DAY_US: Final = 86_400_000_000
 _FIRST_TWO_DIGIT_YEAR: Final = 80
 """GPS began in 1980, and a receiver that does not know the date reports that year."""
@@ -196,17 +195,9 @@ def _checked(text: str) -> tuple[str, list[str]]:
     if len(text) > MAX_SENTENCE_CHARACTERS:
         raise _Unusable("sentence", "range")
     content = parts[1]
-    if _exclusive_or(content.encode("ascii")) != int(parts[3], 16):
+    if reduce(xor, content.encode("ascii")) != int(parts[3], 16):
         raise _Unusable("checksum", "no-match")
     return parts[2], content.split(",")
-
-
-def _exclusive_or(content: bytes) -> int:
-    """All bytes combined by exclusive or: halves are folded onto each other, which is faster than byte by byte."""
-    number = int.from_bytes(content, "big")
-    for bits in _FOLDS if len(content) <= 128 else _MORE_FOLDS:
-        number = (number >> bits) ^ (number & ((1 << bits) - 1))
-    return number
 
 
 def _rmc(epochs: _Epochs, fields: list[str]) -> None:
