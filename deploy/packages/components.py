@@ -91,9 +91,7 @@ def _compiled_parts(texts: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
     for path, text in texts.items():
         if path.startswith("sboms/"):
             for part in json.loads(text).get("components", []):
-                yield {
-                    key: part[key] for key in ("type", "name", "version", "purl", "licenses", "hashes") if key in part
-                }
+                yield {key: part[key] for key in _PART_FIELDS if key in part}
 
 
 def licences_text(title: str, components: Sequence[Component]) -> str:

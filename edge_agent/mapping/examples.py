@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from edge_agent.intake.messages import MessageParser, Parsed
 from edge_agent.mapping.parser import compile_mappings
-from edge_agent.mapping.settings import MappingExample, MappingSettings
+from edge_agent.mapping.settings import MappingExample, MappingSettings, equal_scalars
 from waybill.record import Event, Raw
 from waybill.settings import name_advice
 
@@ -71,7 +71,7 @@ def _equal(value: Any, promised: Any, *, is_time: bool) -> bool:
         return promised.tzinfo is not None and value == promised.timestamp() * 1000
     if isinstance(value, float) and isinstance(promised, int | float) and not isinstance(promised, bool):
         return math.isclose(value, promised, rel_tol=1e-9, abs_tol=1e-9)
-    return bool(value == promised) and (type(value) is bool) == (type(promised) is bool)
+    return equal_scalars(value, promised)
 
 
 def _shown(value: Any) -> str:
