@@ -82,6 +82,7 @@ def executors_of(folder: Path, executors: int) -> Iterator[SparkSession]:
     with running(cluster.master, *cluster.workers) as master:
         settings = SparkSettings(
             master=master.url,
+            secret_file=master.secret_file,
             driver_host="127.0.0.1",
             python=str(master.python),
             executor_memory="700m",
