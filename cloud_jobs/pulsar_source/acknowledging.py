@@ -19,8 +19,6 @@ from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponenti
 
 from cloud_jobs.pulsar_source.admin import ClusterView
 from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor
-from cloud_jobs.pulsar_source.entries import IdleTimeout, Inquiry, OpenEntryStore, kept_before
-from cloud_jobs.pulsar_source.entry_store import open_entry_store
 from cloud_jobs.pulsar_source.feeds import shared_client, subscription_settings
 from cloud_jobs.pulsar_source.messages import id_of
 from cloud_jobs.pulsar_source.options import (
@@ -207,12 +205,10 @@ class Acknowledger:
         options: PulsarOptions,
         monitor: ClusterMonitor,
         send: SendAcks | None = None,
-        store: OpenEntryStore = open_entry_store,
     ) -> None:
         self._options = options
         self._monitor = monitor
         self._send = send or acknowledge
-        self._store = store
         self._moved_to: dict[tuple[str, str], LedgerPosition] = {}
 
     def move_cursors(self, end: Offset, view: ClusterView | None) -> bool:
@@ -229,14 +225,12 @@ class Acknowledger:
         }
         if not moved:
             return True
-        done = self._send_recorded(end, moved, view)
+        done = self._send_recorded(end, moved)
         # Only what the broker took: the next commit tries the rest again.
         self._moved_to |= {(end.cluster, topic): position for topic, position in done.items()}
         return bool(done)
 
-    def _send_recorded(
-        self, end: Offset, moved: Mapping[str, LedgerPosition], view: ClusterView | None
-    ) -> Mapping[str, LedgerPosition]:
+    def _send_recorded(self, end: Offset, moved: Mapping[str, LedgerPosition]) -> Mapping[str, LedgerPosition]:
         created_times = {
             topic: created for topic in moved if (created := ledger_created_in(end.generations.get(topic, "")))
         }
@@ -247,23 +241,7 @@ class Acknowledger:
             # Nothing is acknowledged without the note: a checkpoint that is set back later would not be recognised.
             _log.warning("not acknowledged", cluster=end.cluster, topics=len(moved), first_error=str(error))
             return {}
-        cluster = self._options.cluster_named(end.cluster)
-        done = self._send(cluster, self._options, {**moved, **self._before_chunks(cluster, moved, view)})
-        return {topic: moved[topic] for topic in done}
-
-    def _before_chunks(
-        self, cluster: SourceCluster, moved: Mapping[str, LedgerPosition], view: ClusterView | None
-    ) -> dict[str, LedgerPosition]:
-        """The positions to acknowledge in partitions that are known to have chunked messages."""
-        kept: dict[str, LedgerPosition] = {}
-        # One bound for all partitions together: the next batch waits for this.
-        left_s = IdleTimeout(self._options.call_timeout_s())
-        for topic in [topic for topic in moved if view and topic in view.properties and view.properties[topic].chunked]:
-            assert view is not None  # it has notes
-            with self._store(cluster, self._options, topic) as stored:
-                ledgers = view.states[topic].entry_counts_between(BEGINNING, moved[topic])
-                kept[topic] = kept_before(moved[topic], ledgers, Inquiry(stored, left_s))
-        return kept
+        return self._send(self._options.cluster_named(end.cluster), self._options, moved)
 
 
 def acknowledge(

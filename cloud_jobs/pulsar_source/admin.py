@@ -131,12 +131,6 @@ class SourceAdmin:
         with self._errors(f"looking at entry {position} of {name}", name):
             return self._client.entry_headers(name.path, position.ledger, position.entry)
 
-    def broker_of(self, partition: str) -> str:
-        """The address of the broker that serves a topic partition, with TLS if the cluster's address uses it."""
-        secure = self.cluster.service_url.startswith("pulsar+ssl:")
-        with self._errors(f"looking for the broker of {partition}"):
-            return self._client.broker_of(TopicName.parse(partition).path, secure=secure)
-
     def update_subscription_properties(
         self,
         partition: str,

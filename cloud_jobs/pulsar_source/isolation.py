@@ -5,9 +5,6 @@ A crash or a full memory there stops neither a Spark worker nor the driver.
 An entry is called unreadable when clients that received only that entry crashed `MAX_CRASHES` times in a row, and the
 same client without entries survived each time: a machine without threads or memory crashes that one too. Everything
 before the entry has been passed on by then, and reading continues behind it.
-
-A chunk before the last one of its message becomes no row, because the client may have crashed on a later chunk. The row
-of its message is where its last chunk lies.
 """
 
 import multiprocessing
@@ -199,15 +196,11 @@ class IsolatedFeed:
         task: ReaderTask,
         ledgers: Sequence[tuple[int, int]],
         start: Start = ReaderProcess,
-        *,
-        is_part: Callable[[LedgerPosition], bool] = lambda _: False,
     ) -> None:
-        """`is_part`: whether an entry is a chunk before the last one of its message."""
         self._reached = task.after
         self._task = task
         self._ledgers = ledgers
         self._start = start
-        self._is_part = is_part
         self._process: ReaderProcess | None = None
         self._one_by_one_left = 0
         self._crashes = self._other_crashes = 0
@@ -287,9 +280,8 @@ class IsolatedFeed:
         self._one_by_one_left = ONE_BY_ONE
         assert crash.signal is not None  # only faults are counted
         name = signal.Signals(crash.signal).name
-        is_part = self._is_part(position)
         _log.error(
-            "a chunk is passed over" if is_part else "an entry is unreadable",
+            "an entry is unreadable",
             cluster=self._task.cluster.name,
             topic=self._task.topic,
             ledger=position.ledger,
@@ -297,7 +289,7 @@ class IsolatedFeed:
             ended_by=name,
         )
         reason = f"entry {position.ledger}:{position.entry} of {self._task.topic} ends the Pulsar client ({name})"
-        return [] if is_part else [UnreadableEntry(position, reason)]
+        return [UnreadableEntry(position, reason)]
 
     def _first(self) -> LedgerPosition:
         """The next entry to ask for. Compacted messages outlive their ledgers: the broker then starts at the next
@@ -330,11 +322,7 @@ class IsolatedFeed:
 
 
 @contextmanager
-def isolated_feed(
-    task: ReaderTask,
-    ledgers: Sequence[tuple[int, int]],
-    is_part: Callable[[LedgerPosition], bool] = lambda _: False,
-) -> Iterator[IsolatedFeed]:
+def isolated_feed(task: ReaderTask, ledgers: Sequence[tuple[int, int]]) -> Iterator[IsolatedFeed]:
     """A feed from the first message after a position, without a durable cursor, from a client in another process."""
-    with closing(IsolatedFeed(task, ledgers, is_part=is_part)) as feed:
+    with closing(IsolatedFeed(task, ledgers)) as feed:
         yield feed

@@ -219,7 +219,7 @@ class Lookahead:
                 if self._feed.last() <= self._reached:
                     return False
                 if self._feed.connected() and self._feed.probe_exhausted(upto):
-                    # Looked at, and not to be waited for again; who reads it finds a message that began before `after`.
+                    # Looked at, and not to be waited for again.
                     self._pending.append(PendingMessage(upto, 0))
                     self._reached = upto
                     return True

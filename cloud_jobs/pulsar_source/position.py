@@ -306,7 +306,6 @@ def _overlap(ledger: LedgerInfo, start: LedgerPosition, end: LedgerPosition) -> 
 _ID = "waybill-subscription-id"
 _PLANNED = "waybill-planned-openings"
 _ACKNOWLEDGED = "waybill-acknowledged-opening"
-_CHUNKED = "waybill-chunked"
 _STARTING = "waybill-starting-position"
 MAX_PLANNED = 16
 
@@ -316,15 +315,14 @@ class SubscriptionProperties:
     """Our properties of a durable subscription; they end with it, with its topic and with the disks.
 
     `subscription_id`: random, set once. `planned`: the newest openings in which batches were planned, oldest first.
-    `acknowledged`: the newest opening in which a batch was acknowledged. `chunked`: a task has met chunked messages.
-    `starting`: where the cursor is still to be set (earliest or a time); empty once it is. The *generation* of a
+    `acknowledged`: the newest opening in which a batch was acknowledged. `starting`: where the
+    cursor is still to be set (earliest or a time); empty once it is. The *generation* of a
     position in an offset is the id and the opening in which it was planned.
     """
 
     subscription_id: str
     planned: tuple[str, ...] = ()
     acknowledged: str = ""
-    chunked: bool = False
     starting: str = ""
 
     @classmethod
@@ -334,16 +332,15 @@ class SubscriptionProperties:
             return None
         planned = tuple(filter(None, properties.get(_PLANNED, "").split(",")))
         acknowledged, starting = properties.get(_ACKNOWLEDGED, ""), properties.get(_STARTING, "")
-        return cls(properties[_ID], planned, acknowledged, _CHUNKED in properties, starting)
+        return cls(properties[_ID], planned, acknowledged, starting)
 
     def to_properties(self) -> dict[str, str]:
-        properties = {
+        return {
             _ID: self.subscription_id,
             _PLANNED: ",".join(self.planned),
             _ACKNOWLEDGED: self.acknowledged,
             _STARTING: self.starting,
         }
-        return properties | ({_CHUNKED: "true"} if self.chunked else {})
 
     @classmethod
     def of_new(cls, subscription_id: str, start: str | datetime) -> Self:
@@ -366,9 +363,6 @@ class SubscriptionProperties:
 
     def with_acknowledged(self, created: str) -> Self:
         return replace(self, acknowledged=created)
-
-    def with_chunks(self) -> Self:
-        return replace(self, chunked=True)
 
     def generation(self, created: str = "") -> str:
         """The generation of a position planned in the opening `created`; without one, that of a cursor."""

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
@@ -14,28 +14,13 @@ import structlog
 from pyspark import TaskContext
 
 from cloud_jobs.pulsar_source.admin import SourceAdmin
-from cloud_jobs.pulsar_source.entries import (
-    BOUNDS,
-    EntryFates,
-    EntryStore,
-    Fate,
-    IdleTimeout,
-    Inquiry,
-    InquiryBounds,
-    PlannedRange,
-    RangeIO,
-    Reread,
-    late_messages,
-    waits_for_transaction,
-)
-from cloud_jobs.pulsar_source.entry_store import open_entry_store
+from cloud_jobs.pulsar_source.entries import Fate, FateAt, IdleTimeout, PlannedRange, RangeIO, entry_fates
 from cloud_jobs.pulsar_source.feeds import Feed, broker_timeout_s, durable_feed, reader_feed, to_source_error
 from cloud_jobs.pulsar_source.isolation import ReaderTask, isolated_feed
-from cloud_jobs.pulsar_source.messages import EntryRuns, MessageColumns, position_of
+from cloud_jobs.pulsar_source.messages import EntryRuns, MessageColumns, UnreadableEntry, position_of
 from cloud_jobs.pulsar_source.options import (
     EntriesUnknown,
     PulsarOptions,
-    PulsarSourceError,
     ReadIncomplete,
     ReadStalled,
 )
@@ -44,7 +29,6 @@ from cloud_jobs.pulsar_source.position import (
     WHOLE_ENTRY,
     LedgerPosition,
     PartitionState,
-    SubscriptionProperties,
     next_entry,
     positions_backwards,
 )
@@ -114,33 +98,21 @@ def _is_near(position: LedgerPosition, other: LedgerPosition) -> bool:
 
 
 _log = structlog.get_logger(__name__)
-_TRANSACTION_CHECK_PERIOD_S = 0.5
+MAX_ENTRIES = 1_000_000
+"""How many entries of one range are accounted for; the rest is unknown."""
 
 
 class RangeVerifier:
     """Verifies one range; its checks raise when stored messages were not delivered, or when that is unknown.
 
-    Entries beyond `bounds`, or without an answer, are unknown, never complete.
+    Entries beyond `MAX_ENTRIES`, or without an answer, are unknown, never complete.
     """
 
-    def __init__(
-        self,
-        options: PulsarOptions,
-        planned: PlannedRange,
-        io: RangeIO,
-        bounds: InquiryBounds = BOUNDS,
-    ) -> None:
+    def __init__(self, options: PulsarOptions, planned: PlannedRange, io: RangeIO) -> None:
         self._options = options
         self._planned = planned
         self._io = io
-        self._bounds = bounds
         self._delivered = DeliveredEntries(planned)
-        self._asked_s = float("-inf")
-        self.met_chunks = False
-        """Whether messages in chunks left entries out."""
-
-    def for_range(self, planned: PlannedRange) -> "RangeVerifier":
-        return RangeVerifier(self._options, planned, self._io, self._bounds)
 
     def add_delivered(self, runs: EntryRuns, first: int) -> None:
         self._delivered.add(runs, first)
@@ -150,70 +122,50 @@ class RangeVerifier:
         state = self._state()
         self._check(gaps_behind_cursor(self._planned, state, self._delivered.gaps()), state)
 
-    def check_at_end(self, store: EntryStore, reread: Reread) -> Iterator[list[Any]]:
-        """Checks the undelivered entries at the end of the range; yields chunked messages that a reader finds there."""
-        gaps, planned = self._delivered.gaps(), self._planned
-        late: Iterator[list[Any]] = iter(())
-        if gaps:
+    def check_at_end(self) -> list[UnreadableEntry]:
+        """Checks the undelivered entries at the end of the range; returns one for each message in chunks that no client
+        put together.
+        """
+        unreadable = []
+        if gaps := self._delivered.gaps():
             state = self._state()
-            if planned.verified:
-                timeout = self._idle_timeout()
-                inquiry = Inquiry(store, timeout, self._bounds, on_answer=timeout.reset)
-                late = self._check_fates(gaps, state, inquiry, reread)
-        if planned.durable and (entry := self._delivered.partial_entry()):
+            if self._planned.verified:
+                unreadable = self._check_fates(gaps, state)
+        if self._planned.durable and (entry := self._delivered.partial_entry()):
             who = "somebody acknowledged it" + (", or it was compacted," if self._options.read_compacted else "")
             self._fail(f"a part of entry {entry}", f"{who} while the query was reading")
-        return late
+        return unreadable
 
-    def _check_fates(
-        self, gaps: Sequence[Gap], state: PartitionState, inquiry: Inquiry, reread: Reread
-    ) -> Iterator[list[Any]]:
+    def _check_fates(self, gaps: Sequence[Gap], state: PartitionState) -> list[UnreadableEntry]:
         """Decides from the fates of the missing entries whether the range may be written."""
         planned = self._planned
         compacted, rest = split_at(gaps, self._compacted(state))
         # One more than is asked for, to know that there are more.
-        positions = list(islice(positions_in(rest, planned.ledgers), self._bounds.entries + 1))
-        fates = inquiry.entry_fates(positions[: self._bounds.entries])
-        self.met_chunks = bool(fates.chunks)
+        positions = list(islice(positions_in(rest, planned.ledgers), MAX_ENTRIES + 1))
+        with self._io.open_fates(self._options, planned) as fate_at:
+            timeout = IdleTimeout(self._options.read_timeout_seconds, self._io.clock)
+            fates = entry_fates(fate_at, positions[:MAX_ENTRIES], timeout)
+        found = {fate: sorted(position for position, one in fates.items() if one is fate) for fate in Fate}
         if planned.durable:
             # What lies before a compaction's end, and a stored message, must be here if a reader is given it.
-            self._check([*compacted, *map(_gap_of, fates.with_fate(Fate.MESSAGE))], state)
+            self._check([*compacted, *map(_gap_of, found[Fate.STORED])], state)
         for fate in (Fate.REMOVED, Fate.HELD):
-            if found := fates.with_fate(fate):
-                self._fail(f"entry {found[0]} and {len(found) - 1} more", f"it is {fate.value}")
-        self._refuse_unknown(fates, positions[self._bounds.entries :])
-        return late_messages(fates, planned, state, inquiry, reread) if fates.endings() else iter(())
+            if found[fate]:
+                self._fail(f"entry {found[fate][0]} and {len(found[fate]) - 1} more", f"it is {fate.value}")
+        self._refuse_unknown([position for position in positions if fates.get(position) is None])
+        reason = f"a message of {planned.topic} that was sent in chunks is not in one batch, or not whole"
+        return [UnreadableEntry(position, reason) for position in found[Fate.CHUNK_END]]
 
-    def _refuse_unknown(self, fates: EntryFates, beyond: Sequence[LedgerPosition]) -> None:
-        unknown = fates.with_fate(Fate.UNKNOWN)
-        if not unknown and not beyond:
+    def _refuse_unknown(self, unknown: Sequence[LedgerPosition]) -> None:
+        if not unknown:
             return
         why = f"the cluster did not report it so, or said nothing at all for {self._options.read_timeout_seconds:g} s"
-        if beyond:
-            why = f"more than {self._bounds.entries} entries of one batch were not delivered"
-        error = EntriesUnknown(
-            self._planned.cluster.name, self._planned.topic, (unknown or beyond)[0], len(unknown) + len(beyond), why
-        )
+        if len(unknown) > MAX_ENTRIES:
+            why = f"more than {MAX_ENTRIES} entries of one batch were not delivered"
+        error = EntriesUnknown(self._planned.cluster.name, self._planned.topic, unknown[0], len(unknown), why)
         if self._options.fail_on_data_loss:
             raise error
         _log.warning("data loss is possible", detail=str(error))
-
-    def poll_transaction(self, store: EntryStore, reached: LedgerPosition) -> bool:
-        """Whether the messages after the newest delivered one wait for the end of a transaction.
-
-        Called in a loop, it asks the cluster twice a second and repeats the last answer in between.
-        """
-        if not self._planned.verified:
-            return False
-        if self._io.clock() - self._asked_s < _TRANSACTION_CHECK_PERIOD_S:
-            return True
-        planned = self._planned
-        held = waits_for_transaction(store, planned.ledgers, planned.end, reached, self._idle_timeout())
-        self._asked_s = self._io.clock() if held else self._asked_s
-        return held
-
-    def _idle_timeout(self) -> IdleTimeout:
-        return IdleTimeout(self._options.read_timeout_seconds, self._io.clock)
 
     def _compacted(self, state: PartitionState) -> LedgerPosition:
         return state.compacted if self._options.read_compacted else BEGINNING
@@ -349,29 +301,19 @@ def partition_state(options: PulsarOptions, planned: PlannedRange) -> PartitionS
         return admin.partition_state(planned.topic, options.subscription or "")
 
 
-def record_chunks(options: PulsarOptions, planned: PlannedRange) -> None:
-    """Stores with the subscription, for the driver, that the topic partition has chunked messages."""
+@contextmanager
+def open_fates(options: PulsarOptions, planned: PlannedRange) -> Iterator[FateAt]:
     with closing(SourceAdmin(planned.cluster, options, options.call_timeout_s())) as admin:
-        try:
-            admin.update_subscription_properties(
-                planned.topic, options.subscription_name(), SubscriptionProperties.with_chunks
-            )
-        except PulsarSourceError as error:
-            _log.warning("chunks are not recorded", cluster=planned.cluster.name, topic=planned.topic, error=str(error))
+        yield lambda position: Fate.from_headers(admin.entry_headers(planned.topic, position))
 
 
 def open_feed(options: PulsarOptions, planned: PlannedRange) -> AbstractContextManager[Feed]:
     if planned.isolated:
         task = ReaderTask(planned.cluster, options, planned.topic, planned.start, planned.queue)
-        return isolated_feed(task, planned.ledgers, lambda position: _is_part(options, planned, position))
+        return isolated_feed(task, planned.ledgers)
     if planned.durable:
         return durable_feed(planned.cluster, options, planned.topic, planned.queue)
     return reader_feed(planned.cluster, options, planned.topic, planned.start, planned.queue)
-
-
-def _is_part(options: PulsarOptions, planned: PlannedRange, position: LedgerPosition) -> bool:
-    with open_entry_store(planned.cluster, options, planned.topic) as entries:
-        return Inquiry(entries, IdleTimeout(options.read_timeout_seconds)).is_part(position)
 
 
 def isolate_retry(planned: PlannedRange) -> PlannedRange:
@@ -380,33 +322,31 @@ def isolate_retry(planned: PlannedRange) -> PlannedRange:
     return planned.isolated_copy() if context is not None and context.attemptNumber() else planned
 
 
-PULSAR_IO = RangeIO(open_feed, open_entry_store, partition_state, record_chunks)
+PULSAR_IO = RangeIO(open_feed, open_fates, partition_state)
 
 
-def read_range(
-    options: PulsarOptions, planned: PlannedRange, io: RangeIO = PULSAR_IO, bounds: InquiryBounds = BOUNDS
-) -> Iterator[pa.RecordBatch]:
+def read_range(options: PulsarOptions, planned: PlannedRange, io: RangeIO = PULSAR_IO) -> Iterator[pa.RecordBatch]:
     """The messages of a planned range as Arrow batches of `arrow_schema`, each in order, none twice.
 
     Exactly the planned messages are read. For undelivered entries the cluster must confirm that nobody moved the cursor
     during the read, acknowledged them singly or removed a ledger; otherwise ReadIncomplete is raised. Entries whose
-    kind is unknown, or that are beyond `bounds`, raise EntriesUnknown (a warning with failOnDataLoss=false). A range
-    that ends in or behind an open transaction is read once that has ended. Raises ReadStalled when nothing arrives for
+    kind is unknown raise EntriesUnknown (a warning with failOnDataLoss=false). A range that ends in or behind an open
+    transaction raises ReadIncomplete until that has ended. Raises ReadStalled when nothing arrives for
     `readTimeoutSeconds`, or earlier when the broker is gone.
     """
     columns = MessageColumns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
     timed = planned.since_ms is not None or planned.until_ms is not None
-    verifier, verified = RangeVerifier(options, planned, io, bounds), 0
+    verifier, verified = RangeVerifier(options, planned, io), 0
 
     def record_delivered() -> None:
         nonlocal verified
         verifier.add_delivered(columns.runs, verified)
         verified = len(columns.runs.ledgers)
 
-    with io.open_feed(options, planned) as feed, io.open_store(planned.cluster, options, planned.topic) as entries:
+    with io.open_feed(options, planned) as feed:
         reader = _RangeReader(feed, options, planned, io.clock, verifier, record_delivered=record_delivered)
         try:
-            for messages in reader.read(entries):
+            for messages in reader.read():
                 columns.extend([m for m in messages if planned.includes(m.publish_timestamp())] if timed else messages)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
                     # Before `take`, which begins the runs anew.
@@ -414,24 +354,11 @@ def read_range(
                     yield columns.take()
                     verified = 0
             record_delivered()
-            for messages in verifier.check_at_end(entries, lambda again: _reread(options, again, verifier, io)):
-                columns.extend(messages)
-                if columns.bytes >= _BATCH_BYTES:
-                    yield columns.take()
+            columns.extend(verifier.check_at_end())
         except pulsar.PulsarException as error:
             raise to_source_error(planned.cluster, f"reading {planned.topic}", error) from error
-    # Only what is read through the subscription is acknowledged, and chunks hold back an acknowledgement.
-    if verifier.met_chunks and planned.durable:
-        io.record_chunks(options, planned)
     if len(columns):
         yield columns.take()
-
-
-def _reread(options: PulsarOptions, planned: PlannedRange, verifier: RangeVerifier, io: RangeIO) -> Iterator[list[Any]]:
-    """Reads a range once more by a reader; this proves nothing."""
-    with io.open_feed(options, planned) as feed, io.open_store(planned.cluster, options, planned.topic) as entries:
-        other = verifier.for_range(planned)
-        yield from _RangeReader(feed, options, planned, io.clock, other, record_delivered=lambda: None).read(entries)
 
 
 class _RangeReader:
@@ -453,23 +380,20 @@ class _RangeReader:
         self._verifier = verifier
         self._record_delivered = record_delivered
 
-    def read(self, entries: EntryStore) -> Iterator[list[Any]]:
+    def read(self) -> Iterator[list[Any]]:
         """The messages after `start` up to `end`, or to the newest that the broker delivers.
 
-        The planned end can be an entry that no consumer gets (a replication marker), so `feed.last()` counts, unless a
-        transaction holds the rest back. The transaction is checked first: one that ends releases the rest.
+        The planned end can be an entry that no consumer gets (a replication marker), so `feed.last()` counts.
         """
         feed, clock, end = self._feed, self._clock, self._planned.end
         reached = self._planned.start
         received_s = verified_s = clock()
         stop, asked = self._stop(), received_s
-        while reached < stop or (
-            stop < end and (self._verifier.poll_transaction(entries, reached) or reached < (stop := self._stop()))
-        ):
+        while reached < stop or (stop < end and reached < (stop := self._stop())):
             messages = feed.receive()
             if not messages:
                 if reached < stop and feed.connected() and feed.probe_exhausted(stop):
-                    reached = stop  # what comes after it can be held back still
+                    reached = stop
                     continue
                 self._check_idle(reached, clock() - received_s)
                 if clock() - asked >= _STOP_PERIOD_S:

@@ -22,7 +22,7 @@ from geo.replication.errors import (
     UnusableAccess,
     WrongCluster,
 )
-from geo.replication.rest_types import BROKER, CONFIGURATION, BrokerConfiguration, BrokerLookup
+from geo.replication.rest_types import CONFIGURATION, BrokerConfiguration
 from waybill.pulsar.pulsar_address import each_host
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, PulsarToken, access_tls_context
 from waybill.record import InvalidJson, parse_json
@@ -144,7 +144,6 @@ _TIMEOUT_S = 15.0
 _ATTEMPTS = 3
 _UNAVAILABLE_S = 15.0
 _RUNTIME = "brokers/configuration/runtime"
-_LOOKUP = "../../lookup/v2/topic"
 _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | list[Any])
 
 _ANYBODY = PulsarAccess()
@@ -207,14 +206,6 @@ class AdminClient:
         """The configuration of the running broker. Raises WrongCluster when it belongs to another cluster."""
         found: BrokerConfiguration = self._configuration or self._retry(self._identify)
         return found
-
-    def broker_of(self, topic_path: str, *, secure: bool) -> str:
-        """The address of the broker that serves a topic. Raises AdminRefused when it has none of that kind."""
-        found = self.get(f"{_LOOKUP}/{topic_path}", BROKER) or BrokerLookup()
-        address = found.get("brokerUrlTls") if secure else found.get("brokerUrl")
-        if not address:
-            raise AdminRefused(self.cluster, f"GET {_LOOKUP}/{topic_path}", _NOT_FOUND, "no broker has such an address")
-        return address
 
     def entry_headers(self, topic_path: str, ledger: int, entry: int) -> Mapping[str, str] | None:
         """The headers of a stored entry, without reading long content; empty when the broker cannot unpack it.

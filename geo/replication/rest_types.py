@@ -233,15 +233,6 @@ def _none_for_an_exception(said: Any, validate: ValidatorFunctionWrapHandler) ->
     return validate(said)
 
 
-@_STRICT
-class BrokerLookup(TypedDict):
-    """The broker that serves a topic; None: it has no such address."""
-
-    brokerUrl: NotRequired[str | None]
-    brokerUrlTls: NotRequired[str | None]
-
-
-BROKER = TypeAdapter(BrokerLookup)
 INTERNAL_STATS = TypeAdapter(InternalStats)
 PARTITIONED_INTERNAL_STATS = TypeAdapter(Annotated[PartitionedInternalStats, WrapValidator(_none_for_an_exception)])
 PROPERTIES = TypeAdapter(dict[str, str])

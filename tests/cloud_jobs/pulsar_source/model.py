@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cloud_jobs.pulsar_source.acknowledging import to_whole_entry
 from cloud_jobs.pulsar_source.admin import ClusterSurvey
-from cloud_jobs.pulsar_source.entries import BOUNDS, Chunk, EntryStore, LeftS, PlannedRange, RangeIO, StoredEntry
+from cloud_jobs.pulsar_source.entries import Fate, FateAt, PlannedRange, RangeIO
 from cloud_jobs.pulsar_source.feeds import Feed
 from cloud_jobs.pulsar_source.options import (
     PulsarOptions,
@@ -23,7 +23,7 @@ from cloud_jobs.pulsar_source.options import (
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, PartitionState, Role, SubscriptionProperties
 from cloud_jobs.pulsar_source.range_reader import read_range
 from geo.replication.topic_naming import split_partition
-from tests.cloud_jobs.pulsar_source.model_topic import ChunkPart, ModelTopic, is_marker
+from tests.cloud_jobs.pulsar_source.model_topic import ChunkEnd, ModelTopic, is_marker
 
 
 class Time:
@@ -189,7 +189,6 @@ class _ModelFeed:
             topic.subscribe()
             assert topic.cursor is not None
         self._after = topic.cursor if planned.durable and topic.cursor else to_whole_entry(planned.start)
-        self._parts: dict[str, int] = {}
 
     def receive(self) -> list[Any]:
         found = self._next_entries()
@@ -213,19 +212,11 @@ class _ModelFeed:
                 self._after = position
                 if is_marker(entry) and self._planned.durable and topic.cursor is not None:
                     self._pass_marker(topic, position)
-                if self._is_whole(entry.chunk) if isinstance(entry, ChunkPart) else entry:
+                if entry:
                     many = len(entry) > 1
                     ids = [position._replace(batch=index if many else -1) for index in range(len(entry))]
                     return [ModelMessage(n, at, len(entry)) for n, at in zip(entry, ids, strict=True)]
         return []
-
-    def _is_whole(self, chunk: Chunk) -> bool:
-        """The client puts together what it is given from the first chunk on, in order, and drops the rest."""
-        if self._parts.pop(chunk.message, 0) != chunk.number:
-            return False
-        if not chunk.is_last:
-            self._parts[chunk.message] = chunk.number + 1
-        return chunk.is_last
 
     @staticmethod
     def _pass_marker(topic: ModelTopic, marker: LedgerPosition) -> None:
@@ -252,33 +243,6 @@ class _ModelFeed:
         return self._cluster.answers and self._planned.topic in self._cluster.topics
 
 
-class _ModelStore:
-    def __init__(self, cluster: ModelCluster, partition: str, world: "ModelWorld") -> None:
-        self._cluster, self._partition, self._world = cluster, partition, world
-
-    def entry(self, place: LedgerPosition) -> StoredEntry | None:
-        topic = self._cluster.named(self._partition)
-        for at, entry in topic.entries():
-            if at[:2] == place[:2]:
-                chunk = entry.chunk if isinstance(entry, ChunkPart) else None
-                if chunk and self._world.hides(chunk):
-                    return StoredEntry(readable=False)
-                return StoredEntry(marker=is_marker(entry), in_open_transaction=topic.is_held(at), chunk=chunk)
-        return None
-
-    def sent(
-        self, first: LedgerPosition, last: LedgerPosition, _: LeftS
-    ) -> Iterator[tuple[LedgerPosition, StoredEntry]]:
-        topic = self._cluster.named(self._partition)
-        if not self._world.sends:
-            raise SourceClusterUnreachable("hq", "looking at what it sends", "it sends nothing")
-        for at, entry in topic.entries():
-            if first <= at and not is_marker(entry) and not topic.is_held(at):
-                yield at, StoredEntry(chunk=entry.chunk if isinstance(entry, ChunkPart) else None)
-                if at >= last:
-                    return
-
-
 class ModelWorld:
     """Two clusters, one clock, and what happens to them in the middle of a read."""
 
@@ -286,11 +250,6 @@ class ModelWorld:
         self.time = Time()
         self.clusters = {name: ModelCluster(name) for name in ("hq", "dr")}
         self.meanwhile: Callable[[], None] = lambda: None
-        self.hides: Callable[[Chunk], bool] = lambda _: False
-        """Of which chunks the admin REST does not say what they are."""
-        self.sends = True
-        """Whether a broker shows what it sends."""
-        self.bounds = BOUNDS
 
     def survey(self, cluster: SourceCluster, options: PulsarOptions) -> ClusterSurvey:
         admin = ModelAdmin(self.clusters[cluster.name])
@@ -319,17 +278,20 @@ class ModelWorld:
         yield _ModelFeed(self.clusters[planned.cluster.name], planned, self.time, self.meanwhile)
 
     def read(self, options: PulsarOptions, planned: PlannedRange) -> Iterator[pa.RecordBatch]:
-        io = RangeIO(self.feed, self.store, self.look, self.record_chunks, self.time)
-        return read_range(options, planned, io, self.bounds)
-
-    def record_chunks(self, _: PulsarOptions, planned: PlannedRange) -> None:
-        ModelAdmin(self.clusters[planned.cluster.name]).update_subscription_properties(
-            planned.topic, "s", SubscriptionProperties.with_chunks
-        )
+        return read_range(options, planned, RangeIO(self.feed, self.fates, self.look, self.time))
 
     @contextmanager
-    def store(self, cluster: SourceCluster, _: PulsarOptions, partition: str) -> Iterator[EntryStore]:
-        yield _ModelStore(self.clusters[cluster.name], partition, self)
+    def fates(self, _: PulsarOptions, planned: PlannedRange) -> Iterator[FateAt]:
+        def fate_at(place: LedgerPosition) -> Fate:
+            topic = self.clusters[planned.cluster.name].named(planned.topic)
+            entry = dict(topic.entries()).get(place)
+            if entry is None:
+                return Fate.REMOVED
+            if is_marker(entry):
+                return Fate.NOT_SENT
+            return Fate.HELD if topic.is_held(place) else Fate.CHUNK_END if isinstance(entry, ChunkEnd) else Fate.STORED
+
+        yield fate_at
 
     def look(self, _: PulsarOptions, planned: PlannedRange) -> PartitionState:
         return self.clusters[planned.cluster.name].named(planned.topic).state()

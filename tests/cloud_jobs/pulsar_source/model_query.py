@@ -1,7 +1,6 @@
 """Spark's micro-batch loop around the driver, on clusters in memory."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.cloud_jobs.pulsar_source.model import ModelWorld
 
 TOPIC = "persistent://public/default/t"
 PARTITIONS = [f"{TOPIC}-partition-{number}" for number in range(3)]
-_REFUSED = re.compile(r"message '(\d+)' of \d chunks cannot be put together")
 CRASHES = ["begun", "asked", "log written", "planned", "read", "sink written"]
 
 
@@ -45,8 +43,6 @@ class ModelQuery:
         self.log: list[tuple[Any, Any]] = []
         self.done = 0
         self.sink: dict[int, list[int]] = {}
-        self.refused: set[int] = set()
-        """The messages of which the table says that they cannot be put together."""
         self.closed_unread = False
         self._driver: Driver | None = None
         self._start: Any = None
@@ -98,12 +94,7 @@ class ModelQuery:
         self.closed_unread |= not tasks
         reached("planned")
         read = [row for task in tasks for batch in self._world.read(options, task) for row in batch.to_pylist()]
-        rows = [int(row["value"]) for row in read if row["malformed"] is None]
-        for row in read:
-            if row["malformed"] is not None:
-                refused = _REFUSED.match(row["malformed"])
-                assert refused is not None, row["malformed"]
-                self.refused.add(int(refused[1]))
+        rows = [int(row["value"]) for row in read]
         reached("read")
         self.sink.setdefault(len(self.log), rows)
         reached("sink written")
@@ -116,7 +107,7 @@ class ModelQuery:
             options,
             monitor=monitor,
             ownership=Ownership(options, self._world.own, time, time.pause),
-            acknowledger=Acknowledger(options, monitor, self._world.acknowledge, self._world.store),
+            acknowledger=Acknowledger(options, monitor, self._world.acknowledge),
             losses=NotedLosses(options, self._reported),
             pause=time.pause,
         )

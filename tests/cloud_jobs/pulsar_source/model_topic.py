@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cloud_jobs.pulsar_source.entries import Chunk
 from cloud_jobs.pulsar_source.position import (
     BEGINNING,
     LedgerInfo,
@@ -17,24 +16,16 @@ Entry = tuple[int, ...]
 """The messages of an entry, by number; an empty one is a marker, which no consumer is given."""
 
 
-class ChunkPart(tuple[int, ...]):
-    """The entry of a chunk: it holds its message where it is the last one, and nothing before that."""
-
-    chunk: Chunk
-
-    @classmethod
-    def of(cls, message: int, number: int, of: int) -> "ChunkPart":
-        part = cls((message,) if number == of - 1 else ())
-        part.chunk = Chunk(str(message), number, of)
-        return part
-
-
 class Broken(tuple[int, ...]):
     """The entry of something that a broker gives every consumer, and every client drops."""
 
 
+class ChunkEnd(Broken):
+    """The last chunk of a message whose other chunks were sent before."""
+
+
 def is_marker(entry: Entry) -> bool:
-    return not entry and not isinstance(entry, ChunkPart | Broken)
+    return not entry and not isinstance(entry, Broken)
 
 
 @dataclass

@@ -7,7 +7,7 @@ HOMES = {
         "identity": "certificate_request devices_toml enrolment operators_toml registry_entry revocation_list"
         " sealed_batch signed_push token_files",
         "mappings": "mapped_message mapping_samples nmea_sentences",
-        "pulsar": "admin_answer broker_frames reference_message status_request",
+        "pulsar": "admin_answer reference_message status_request",
         "wire": "ack agent_control batch gateway mqtt_packets mqtt_publish strict_json vehicle_message",
     }.items()
     for name in names.split()

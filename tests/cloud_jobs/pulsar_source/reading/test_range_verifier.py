@@ -1,20 +1,20 @@
 """What was planned is read, or the range fails: each way to leave an entry out, on the model of a cluster."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cloud_jobs.pulsar_source.entries import PlannedRange, stream_range
 from cloud_jobs.pulsar_source.messages import EntryRuns
-from cloud_jobs.pulsar_source.options import PulsarOptions, ReadIncomplete, ReadStalled
+from cloud_jobs.pulsar_source.options import PulsarOptions, ReadIncomplete
 from cloud_jobs.pulsar_source.position import LedgerPosition, PartitionRange
 from cloud_jobs.pulsar_source.range_reader import DeliveredEntries
 from tests.cloud_jobs.pulsar_source.model import ModelWorld
-from tests.cloud_jobs.pulsar_source.model_topic import Broken, ChunkPart, Entry, ModelTopic
+from tests.cloud_jobs.pulsar_source.model_topic import Broken, ChunkEnd, Entry, ModelTopic
 
 TOPIC = "persistent://public/default/t"
-KNOWN = {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s", "columns": "value"}
+KNOWN = {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC, "subscription": "s", "columns": "value,malformed"}
 OPTIONS = PulsarOptions.parse(KNOWN)
 COMPACTED = PulsarOptions.parse(KNOWN | {"readCompacted": "true"})
 
@@ -49,9 +49,11 @@ class RangeCase:
 
         self.world.meanwhile = meanwhile
 
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for batch in self.world.read(self.options, self.planned) for row in batch.to_pylist()]
+
     def read(self) -> list[int]:
-        batches = self.world.read(self.options, self.planned)
-        return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+        return [int(row["value"]) for row in self.rows()]
 
 
 def test_markers_are_left_out_and_nobody_is_to_blame():
@@ -80,32 +82,22 @@ def test_entries_that_another_consumer_acknowledged_fail_it(entries: list[int]) 
 BOTH = pytest.mark.parametrize("options", [OPTIONS, COMPACTED], ids=["plain", "compacted"])
 
 
-def test_what_every_client_drops_is_no_message_and_hides_no_last_chunk_before_it():
-    case = RangeCase(ChunkPart.of(0, 0, 2), (1,), ChunkPart.of(0, 1, 2), Broken(), (2,))
-    case.planned = replace(case.planned, start=case.place(1))
-    case.topic.acknowledge(case.place(1))
-    assert case.read() == [2, 0]
+def test_what_every_client_drops_is_no_message_and_the_end_of_a_message_in_chunks_is_a_row_that_says_so():
+    case = RangeCase((0,), Broken(), ChunkEnd(), (1,), Broken())
+    value, other, row = case.rows()
+    assert (value["value"], other["value"], row["value"]) == (b"0", b"1", None)
+    assert "was sent in chunks" in row["malformed"]
 
 
 @BOTH
 @pytest.mark.parametrize("held_from", [0, 1, 2])
-def test_an_open_transaction_is_waited_for_and_then_all_is_read(held_from: int, options: PulsarOptions) -> None:
+def test_a_range_with_an_open_transaction_fails_until_that_has_ended(held_from: int, options: PulsarOptions) -> None:
     case = RangeCase((0,), (1,), (2,), (), options=options)
     case.topic.held_from = case.place(held_from)
-
-    def ended() -> None:
-        case.topic.held_from = None
-
-    case.after(5, ended)
-    assert case.read() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("held_from", [0, 1, 2])
-def test_a_transaction_that_stays_open_stalls_the_range_and_takes_nothing_away(held_from: int) -> None:
-    case = RangeCase((0,), (1,), (2,), ())
-    case.topic.held_from = case.place(held_from)
-    with pytest.raises(ReadStalled):
+    with pytest.raises(ReadIncomplete, match="open transaction"):
         case.read()
+    case.topic.held_from = None
+    assert case.read() == [0, 1, 2]
 
 
 def runs_of(*runs: tuple[int, int, int, int]) -> EntryRuns:
@@ -149,80 +141,3 @@ def test_a_batch_of_which_messages_are_left_out_is_found(
     for track in (at_once, one_by_one):
         found = track.partial_entry()
         assert (found.entry if found else None) == partly
-
-
-FIRST, MIDDLE, LAST = (ChunkPart.of(7, number, 3) for number in range(3))
-OTHER, END_OF_OTHER = ChunkPart.of(8, 0, 2), ChunkPart.of(8, 1, 2)
-
-
-class ChunkedTopic:
-    """A topic with these entries, acknowledged up to `read` of them."""
-
-    def __init__(self, *entries: Entry) -> None:
-        self.world = ModelWorld()
-        self.options = PulsarOptions.parse(
-            {
-                "clusters": "hq=pulsar://h:1|http://h:2",
-                "topics": TOPIC,
-                "subscription": "s",
-                "columns": "value,malformed",
-            }
-        )
-        self.model = self.world.clusters["hq"].create(TOPIC)
-        self.model.subscribe()
-        self.ledger = min(self.model.ledgers)
-        self.model.ledgers[self.ledger] += entries
-
-    def rows(self, after: int, *, isolated: bool = False, ledger: int | None = None) -> list[str]:
-        """Of the range that begins behind so many entries: a value, or why there is none."""
-        start, state = LedgerPosition(ledger or self.ledger, after - 1), self.model.state()
-        part = PartitionRange(TOPIC, start, state.last)
-        planned = stream_range(part, state, self.options.all_clusters()[0], self.options, frozenset())
-        if not isolated:
-            self.model.acknowledge(start)
-        read = self.world.read(self.options, planned.isolated_copy() if isolated else planned)
-        return [row["malformed"] or row["value"].decode() for batch in read for row in batch.to_pylist()]
-
-
-@pytest.mark.parametrize("isolated", [False, True])
-@pytest.mark.parametrize("after", range(1, 5))
-def test_a_message_is_in_the_range_of_its_last_chunk_wherever_the_range_begins(after: int, isolated: bool) -> None:
-    rows = ChunkedTopic((0,), FIRST, MIDDLE, (1,), LAST, (2,)).rows(after, isolated=isolated)
-    assert sorted(rows) == ["1", "2", "7"][after == 4 :]
-
-
-@pytest.mark.parametrize("after", range(5))
-def test_messages_between_each_other_come_once_each(after: int) -> None:
-    rows = ChunkedTopic((0,), FIRST, OTHER, MIDDLE, (1,), END_OF_OTHER, LAST).rows(after)
-    assert sorted(rows) == ["0", "1", "7", "8"][after > 0 :]
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        ([FIRST, MIDDLE, FIRST, MIDDLE, LAST], ["7"]),
-        ([FIRST, MIDDLE, MIDDLE, LAST], ["cannot"]),
-        ([FIRST, MIDDLE, LAST, MIDDLE, LAST], ["7"]),
-        ([FIRST, MIDDLE, LAST, LAST], ["7"]),
-        ([LAST], ["cannot"]),
-        ([FIRST, MIDDLE], []),
-        ([FIRST, MIDDLE, MIDDLE, LAST, FIRST, MIDDLE, LAST], ["7", "cannot"]),
-    ],
-)
-def test_chunks_that_are_sent_again_are_a_message_or_a_row_that_says_so(
-    entries: list[Entry], expected: list[str]
-) -> None:
-    rows = ChunkedTopic(*entries, (1,)).rows(0)
-    assert ["cannot" if "cannot be put together" in row else row for row in rows if row != "1"] == expected
-    assert "1" in rows
-
-
-def test_a_first_chunk_that_is_not_stored_any_more_is_a_row_that_says_so_and_stops_nothing():
-    topic = ChunkedTopic((0,), FIRST, MIDDLE)
-    topic.model.acknowledge(topic.model.last)
-    topic.world.clusters["hq"].open_again(TOPIC)
-    topic.model.ledgers[max(topic.model.ledgers)] += [LAST, (1,)]
-    topic.model.trim()
-    value, row = topic.rows(3)
-    assert value == "1"
-    assert "its first chunk is not stored any more: it was read before, or is lost" in row
