@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
@@ -15,14 +14,12 @@ from pydantic import TypeAdapter
 
 from cloud_jobs.pulsar_source.options import (
     AccessRefused,
-    NamespaceMissing,
     OptionError,
     PulsarOptions,
     PulsarSourceError,
     SourceCluster,
     SourceClusterUnreachable,
     SourceConnectionRefused,
-    TopicListing,
     TopicMissing,
     TopicName,
 )
@@ -36,7 +33,6 @@ from geo.replication.rest_types import (
     PARTITIONS,
     PROPERTIES,
     InternalStats,
-    topics_of,
 )
 from geo.replication.topic_naming import partition_name, split_partition
 from waybill.pulsar.pulsar_client import PulsarAccess
@@ -148,33 +144,18 @@ class SourceAdmin:
             self._command("PUT", path, name, {**stored, **changed.to_properties()})
         return changed
 
-    def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str], *, replicated: bool) -> None:
-        """Creates a durable subscription at the latest entry, with its properties; an existing one stays as it is."""
+    def subscribe(self, partition: str, subscription: str, properties: Mapping[str, str]) -> None:
+        """Creates a durable, replicated subscription at the latest entry; an existing one stays as it is."""
         name = TopicName.parse(partition)
         path, body = _subscription_path(name, subscription), {**_LATEST, "properties": dict(properties)}
         # No `_command`: that it exists already is no conflict here.
         with self._errors(self._action("PUT", path), name):
-            self._client.put(path, body, replicated=replicated)
+            self._client.put(path, body, replicated=True)
 
-    def set_cursor(self, partition: str, subscription: str, since_ms: int | None) -> None:
-        """Moves the cursor before the first message published at `since_ms` or later; None: before the earliest."""
+    def set_cursor(self, partition: str, subscription: str) -> None:
+        """Moves the cursor before the earliest message."""
         name = TopicName.parse(partition)
-        path = f"{_subscription_path(name, subscription)}/resetcursor"
-        if since_ms is None:
-            self._command("POST", path, name, _EARLIEST)
-        else:
-            self._command("POST", f"{path}/{since_ms}", name, None)
-
-    def list_topics(self, namespace: TopicName) -> TopicListing:
-        """The topics of a namespace. Raises NamespaceMissing."""
-        path, shape = namespace.namespace_path, topics_of(f"{namespace.tenant}/{namespace.namespace}")
-        try:
-            plain = self._get(path, namespace, shape)
-        except TopicMissing:
-            raise NamespaceMissing(self.cluster.name, f"{namespace.tenant}/{namespace.namespace}") from None
-        # Asked last: what became partitioned meanwhile is.
-        partitioned = self._get(f"{path}/partitioned", namespace, shape)
-        return TopicListing.of(plain, frozenset(partitioned))
+        self._command("POST", f"{_subscription_path(name, subscription)}/resetcursor", name, _EARLIEST)
 
     def cluster_names(self) -> frozenset[str]:
         """The names of the clusters that this one knows, itself included; empty when the role may not ask."""
@@ -337,16 +318,11 @@ class LeftOutTopics:
 _PARALLEL = 8
 _LOADED_TOGETHER = 32
 """How many partitions of a topic a broker may have to load before it answers one question."""
-_MAX_NAMED = 20
 
 
 _T = TypeVar("_T")
 States = Mapping[str, PartitionState]
 """Topic partition -> its state."""
-
-
-Start = str | datetime
-"""Where a subscription begins that does not exist yet: earliest, latest or a publish time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,10 +364,7 @@ class ClusterSurvey:
         self._options = options
         self._admin = admin or SourceAdmin(cluster, options, options.call_timeout_s())
         self._pool = ThreadPoolExecutor(max_workers=_PARALLEL, thread_name_prefix="pulsar-survey")
-        self._topics: list[TopicName] = []
-        self._topics_at = float("-inf")
         self._loaded: set[TopicName] = set()
-        self._unreadable: frozenset[str] = frozenset()
         self._known_clusters: frozenset[str] | None = None
         self._properties: dict[str, tuple[tuple[str, str], SubscriptionProperties]] = {}
 
@@ -401,7 +374,7 @@ class ClusterSurvey:
 
     def states(self) -> dict[str, PartitionState]:
         """The present state of every topic partition for the options' subscription; missing topics are omitted."""
-        topics = self._list_topics()
+        topics = self._options.topics
         try:
             if self._options.leaves_out:
                 return self.left_out.ask_each(self._pool, topics, self._load_and_ask)
@@ -504,18 +477,17 @@ class ClusterSurvey:
     def known_clusters(self) -> frozenset[str]:
         """The names of clusters that messages can come from."""
         if self._known_clusters is None:
-            named = {cluster.name for cluster in self._options.all_clusters()}
+            named = {cluster.name for cluster in self._options.clusters}
             self._known_clusters = self._admin.cluster_names() | named
         return self._known_clusters
 
-    def subscribe_missing(self, states: States, start: Start) -> bool:
-        """Creates missing durable subscriptions at `start` (earliest, latest or a time); returns whether a cursor was
-        moved.
+    def subscribe_missing(self, states: States) -> bool:
+        """Creates missing durable subscriptions at the earliest message; returns whether a cursor was moved.
 
         Also finishes a subscription whose creator stopped before its cursor was at its start.
         """
         missing = [topic for topic, state in states.items() if state.cursor is None]
-        self._each(lambda topic: self._subscribe(topic, start), missing)
+        self._each(self._subscribe, missing)
         begun = [topic for topic, properties in self.ensure_properties(states).items() if properties.starting]
         self._each(self._place, (*missing, *begun))
         return bool(missing or begun)
@@ -533,47 +505,19 @@ class ClusterSurvey:
             self.left_out.on_failure(partition, error)
             return None
 
-    def _subscribe(self, topic: str, start: Start) -> None:
-        options, properties = self._options, SubscriptionProperties.of_new(uuid4().hex[:12], start)
+    def _subscribe(self, topic: str) -> None:
+        # a broker creates each at the latest entry
+        properties = SubscriptionProperties(uuid4().hex[:12], starting="earliest")
         with suppress(TopicMissing):  # the next look shows it
-            self._admin.subscribe(
-                topic,
-                options.subscription_name(),
-                properties.to_properties(),
-                replicated=options.replicate_subscription,
-            )
+            self._admin.subscribe(topic, self._options.subscription_name(), properties.to_properties())
 
     def _place(self, topic: str) -> None:
         self._properties.pop(topic, None)
         properties = self._update_properties(topic)
         if properties is not None and properties.starting:
             # The cursor before the note that it is placed: a process that ends between leaves it to be placed again.
-            self._admin.set_cursor(topic, self._options.subscription_name(), properties.starting_ms())
+            self._admin.set_cursor(topic, self._options.subscription_name())
             self._update_properties(topic, SubscriptionProperties.with_cursor_placed)
-
-    def _list_topics(self) -> list[TopicName]:
-        if self._options.topics:
-            return list(self._options.topics)
-        now = time.monotonic()
-        if now - self._topics_at >= self._options.topic_discovery_seconds:
-            namespace, pattern = self._options.pattern()
-            listing = self._admin.list_topics(namespace)
-            self._topics = [topic for topic in listing.topics if pattern.fullmatch(topic.name)]
-            self._warn_unreadable(name for name in listing.unreadable if pattern.fullmatch(name.rpartition("/")[2]))
-            # Last, so that a listing that failed is asked again at once.
-            self._topics_at = now
-        return self._topics
-
-    def _warn_unreadable(self, names: Iterable[str]) -> None:
-        unreadable = frozenset(names)
-        if unreadable and unreadable != self._unreadable:
-            _log.warning(
-                "topics cannot be read",
-                cluster=self.cluster.name,
-                count=len(unreadable),
-                topics=sorted(unreadable)[:_MAX_NAMED],
-            )
-        self._unreadable = unreadable
 
 
 def check_topics(options: PulsarOptions, cluster: SourceCluster, states: States) -> None:

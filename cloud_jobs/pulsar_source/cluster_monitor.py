@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Self
 from uuid import uuid4
 
 import structlog
+from pydantic import Field, TypeAdapter
 
-from cloud_jobs.pulsar_source.admin import ClusterSurvey, ClusterView, LeftOutTopics, Start, States
+from cloud_jobs.pulsar_source.admin import ClusterSurvey, ClusterView, LeftOutTopics, States
 from cloud_jobs.pulsar_source.options import (
     AccessRefused,
     FailoverFileError,
@@ -25,6 +26,7 @@ from cloud_jobs.pulsar_source.options import (
 from cloud_jobs.pulsar_source.position import BEGINNING, Offset, SubscriptionProperties
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import create_durably, replace_durably
+from waybill.settings import one_line
 
 # The file of topics that a query leaves out, for health checks.
 
@@ -97,7 +99,8 @@ _TOUCH_PERIOD_S = 1.0
 _MAX_FILE_BYTES = 64 << 20
 _FILE_VERSION = 2
 _REQUEST_SUFFIX = ".switchover"
-_NOT_A_FAILOVER_FILE = "it is not a failover file of the Pulsar source"
+_MAX_SHOWN = 300
+_Word = Annotated[str, Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class FailoverState:
     query reads there, has read all of its own cluster, or the loss was accepted.
     """
 
-    active: str
+    active: _Word
     abandoned: tuple[str, ...] = ()
     created: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -140,9 +143,12 @@ class FailoverState:
 class QueryIdentity:
     """The owner of a failover file: the query of a checkpoint, its subscription and its topics."""
 
-    query: str
-    subscription: str
-    topics: str
+    query: _Word
+    subscription: _Word
+    topics: _Word
+
+
+_IDENTITY, _STATE = TypeAdapter(QueryIdentity), TypeAdapter(FailoverState)
 
 
 class FailoverFile:
@@ -164,10 +170,12 @@ class FailoverFile:
             raise FailoverFileError(self._path, f"it cannot be read: {error}") from error
         try:
             document = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            what = "it is empty" if not content else f"{_NOT_A_FAILOVER_FILE}: {error}"
-            raise FailoverFileError(self._path, what) from error
-        return _parse(self._path, document)
+            if document["version"] != _FILE_VERSION or "abandoned" not in document:
+                raise ValueError(f"it is of another version than {_FILE_VERSION}, or lacks a part")
+            return _IDENTITY.validate_python(document), _STATE.validate_python(document)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            what = one_line(str(error), _MAX_SHOWN) if content else "it is empty"
+            raise FailoverFileError(self._path, f"it is not a failover file of the Pulsar source: {what}") from error
 
     def save(self, owner: QueryIdentity, state: FailoverState) -> None:
         """Stores the state durably; never replaces the file of another query."""
@@ -232,7 +240,7 @@ class Failover:
         self._options = options
         self._wall_s = wall_s
         self._file = FailoverFile(options.failover_file) if options.failover_file else None
-        self._clusters = [cluster.name for cluster in options.all_clusters()]
+        self._clusters = [cluster.name for cluster in options.clusters]
         kept = self._file.load() if self._file else None
         self._identity = kept[0] if kept else None
         self._state = kept[1] if kept else FailoverState(self._clusters[0])
@@ -340,8 +348,7 @@ class Failover:
         return None if heard_s is None else self._wall_s() - heard_s
 
     def _identity_of(self, query: str) -> QueryIdentity:
-        topics = ",".join(sorted(map(str, self._options.topics))) or str(self._options.topics_pattern)
-        return QueryIdentity(query, self._options.subscription_name(), topics)
+        return QueryIdentity(query, self._options.subscription_name(), ",".join(sorted(map(str, self._options.topics))))
 
     def _file_error(self, detail: str) -> FailoverFileError:
         assert self._options.failover_file is not None  # nothing is refused where nothing was read
@@ -360,30 +367,6 @@ class Failover:
 
 def _text(offset: Offset) -> str:
     return json.dumps(offset.to_json(), sort_keys=True)
-
-
-def _parse(path: Path, document: Any) -> tuple[QueryIdentity, FailoverState]:
-    if not isinstance(document, Mapping):
-        raise FailoverFileError(path, _NOT_A_FAILOVER_FILE)
-    if document.get("version") != _FILE_VERSION:
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}, or of another version than {_FILE_VERSION}")
-    texts = [document.get(name) for name in ("query", "subscription", "topics", "active")]
-    abandoned = document.get("abandoned")
-    if not all(isinstance(text, str) and text for text in texts) or not isinstance(abandoned, list):
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: it lacks a part")
-    if not all(isinstance(text, str) for text in abandoned):
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: a batch in it is not a string")
-    query, subscription, topics, active = map(str, texts)
-    created = _checked_created(path, document.get("created", {}))
-    return QueryIdentity(query, subscription, topics), FailoverState(active, tuple(abandoned), created)
-
-
-def _checked_created(path: Path, created: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(created, Mapping) or not all(isinstance(topics, list) for topics in created.values()):
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: what was created is not a list for each cluster")
-    if not all(isinstance(topic, str) for topics in created.values() for topic in topics):
-        raise FailoverFileError(path, f"{_NOT_A_FAILOVER_FILE}: a topic in it is not a string")
-    return {cluster: tuple(topics) for cluster, topics in created.items()}
 
 
 _PROBE_PERIOD_S = 0.25
@@ -459,7 +442,7 @@ class ClusterMonitor:
         self._options = options
         self._clock = clock
         self._pause = pause
-        self._surveys = {cluster.name: survey(cluster, options) for cluster in options.all_clusters()}
+        self._surveys = {cluster.name: survey(cluster, options) for cluster in options.clusters}
         self._silent = SilentClusters(list(self._surveys))
         self.failover = Failover(options, wall_s)
         self._restore_silence()
@@ -499,16 +482,16 @@ class ClusterMonitor:
         return self._surveys[cluster].known_clusters()
 
     def create_subscriptions(self) -> ClusterView:
-        """Creates the subscription at startingPosition on the active cluster (returned) and on every standby.
+        """Creates the subscription on the active cluster (returned) and on every standby.
 
         A standby without the subscription would delete what it receives before the first cursor arrives there.
         """
-        view = self.look_at_active(self._options.starting_position)
+        view = self.look_at_active()
         for name, survey in self._surveys.items():
             if name == view.cluster.name:
                 continue
             try:
-                self._subscribe_missing(name, survey.states(), self._options.starting_position)
+                self._subscribe_missing(name, survey.states())
             except PulsarSourceError as error:
                 _log.warning("a standby has no subscription", cluster=name, error=str(error))
         return view
@@ -523,21 +506,21 @@ class ClusterMonitor:
                     _log.warning("a cluster was not checked", cluster=name, error=str(error))
         return views
 
-    def look_at_active(self, create_at: Start | None = "earliest") -> ClusterView:
+    def look_at_active(self, *, create: bool = True) -> ClusterView:
         """The view of the active cluster; another one becomes active when it is silent for too long.
 
-        A missing subscription is created at `create_at`; None: it stays missing. Raises NoClusterAnswers when no
+        Creates a missing subscription, if `create`. Raises NoClusterAnswers when no
         cluster answers for `readTimeoutSeconds`, and AccessRefused as soon as every cluster refuses access.
         """
         began = self._clock()
         while self._clock() - began < self._options.read_timeout_seconds:
             active = self.failover.state.active
-            view = self.look_at(active, create_at)
+            view = self.look_at(active, create=create)
             if view is not None:
                 return view
             # In the order of preference: the options give it.
             for name in self._surveys:
-                view = self._try(name, create_at) if name != active else None
+                view = self._try(name, create=create) if name != active else None
                 if view is not None:
                     self.failover.switch_to(name, "lost")
                     return view
@@ -545,10 +528,10 @@ class ClusterMonitor:
             self._pause(_PROBE_PERIOD_S)
         raise self._silent.error()
 
-    def look_at(self, name: str, create_at: Start | None = "earliest") -> ClusterView | None:
+    def look_at(self, name: str, *, create: bool = True) -> ClusterView | None:
         """The view of one cluster; None when it stays silent for `clusterLostAfterSeconds`."""
         while True:
-            view = self._try(name, create_at)
+            view = self._try(name, create=create)
             if view is not None:
                 return view
             if self._silent.duration_s(name, self._clock()) >= self._options.cluster_lost_after_seconds:
@@ -561,7 +544,7 @@ class ClusterMonitor:
         Logs how many entries are before the cursor there: those already read here are read once more.
         """
         if request := self.failover.accept_switchover_request():
-            view = self.look_at(request, create_at=None)
+            view = self.look_at(request, create=False)
             if view is None:
                 _log.error("the requested cluster does not answer", requested=request)
             else:
@@ -572,15 +555,15 @@ class ClusterMonitor:
         # Only now: whoever is killed before has it still to do.
         self.failover.clear_switchover_request()
 
-    def _try(self, name: str, create_at: Start | None) -> ClusterView | None:
+    def _try(self, name: str, *, create: bool) -> ClusterView | None:
         survey = self._surveys[name]
         asked = self._clock()
         try:
             states = survey.states()
-            if create_at is not None and self._subscribe_missing(name, states, create_at):
+            if create and self._subscribe_missing(name, states):
                 states = survey.states()
-            # Asking for the properties creates those that are missing, and with None nothing is to be created.
-            properties = survey.ensure_properties(states) if create_at is not None else {}
+            # Asking for the properties creates those that are missing, and without `create` nothing is to be created.
+            properties = survey.ensure_properties(states) if create else {}
         except (SourceClusterUnreachable, AccessRefused) as error:
             self._silent.on_failure(name, asked, error)
             return None
@@ -589,8 +572,8 @@ class ClusterMonitor:
         created = frozenset(self.failover.state.created.get(name, ()))
         return ClusterView(survey.cluster, states, created, properties).without(survey.left_out)
 
-    def _subscribe_missing(self, name: str, states: States, create_at: Start) -> bool:
+    def _subscribe_missing(self, name: str, states: States) -> bool:
         """Returns whether a cursor was moved."""
         # First the failover file: afterwards nothing shows that the subscription was not there.
         self.failover.record_created(name, [topic for topic, state in states.items() if state.cursor is None])
-        return self._surveys[name].subscribe_missing(states, create_at)
+        return self._surveys[name].subscribe_missing(states)

@@ -29,10 +29,8 @@ from cloud_jobs.pulsar_source.cluster_monitor import ClusterMonitor, LeftOutNote
 from cloud_jobs.pulsar_source.entries import PlannedRange, stream_range
 from cloud_jobs.pulsar_source.feeds import close_clients, shared_client, to_source_error
 from cloud_jobs.pulsar_source.lookahead import (
-    BatchLimits,
     Lookahead,
     Lookaheads,
-    PendingMessage,
     limit_batch,
     limit_to_target,
     newest_positions,
@@ -109,8 +107,8 @@ class CrashGuard:
 
 def _marker_path(options: PulsarOptions) -> Path:
     # A query that ended before its first batch has no id that outlives it; its subscription is its own.
-    read = [*(cluster.service_url for cluster in options.all_clusters()), str(options.subscription)]
-    read += [*map(str, options.topics), str(options.topics_pattern)]
+    read = [*(cluster.service_url for cluster in options.clusters), str(options.subscription)]
+    read += map(str, options.topics)
     mark = hashlib.sha256("\n".join(read).encode()).hexdigest()[:16]
     folder = options.failover_file.parent if options.failover_file else Path(tempfile.gettempdir())
     return folder / f"waybill-looking-ahead-{os.getuid()}-{mark}"
@@ -137,7 +135,7 @@ class BatchEnds:
         lookahead: Callable[[SourceCluster, PulsarOptions, str, int], Lookahead] = Lookahead,
     ) -> None:
         self._options = options
-        self._limits = BatchLimits(options.max_messages_per_trigger, options.max_bytes_per_trigger)
+        self._limit = options.max_messages_per_trigger
         self._crash_guard = crash_guard
         self._lookaheads = Lookaheads(options, lookahead)
         self._target: Offset | None = None
@@ -170,7 +168,7 @@ class BatchEnds:
             if self._target.cluster != view.cluster.name:
                 self._target = newest_offset(view)
             ends = limit_to_target(begin, ends, self._target.positions)
-        if not limited or not self._limits or ends == begin:
+        if not limited or not self._limit or ends == begin:
             return ends
         return {**begin, **self._look_ahead(begin, ends, view, on_unreadable)}
 
@@ -189,13 +187,13 @@ class BatchEnds:
             ahead = self._lookaheads.read_by_topic(view.cluster, view.states, parts, isolated=isolated)
             if on_unreadable:
                 ahead = {name: self._apart(name, messages, on_unreadable) for name, messages in ahead.items()}
-            taken = limit_batch(ahead, weights, self._limits, self._round)
+            taken = limit_batch(ahead, weights, self._limit or 0, self._round)
             self._lookaheads.close_if_large()
             return taken
 
     def _apart(
-        self, topic: str, messages: Iterable[PendingMessage], on_unreadable: OnUnreadable
-    ) -> Iterator[PendingMessage]:
+        self, topic: str, messages: Iterable[LedgerPosition], on_unreadable: OnUnreadable
+    ) -> Iterator[LedgerPosition]:
         """The messages of a partition up to the first that cannot be read."""
         began = time.monotonic()
         try:
@@ -384,7 +382,7 @@ class Driver:
         close_clients()
 
     def begin(self) -> Offset:
-        """Begins a query without a checkpoint at the cursor; creates a missing one at startingPosition."""
+        """Begins a query without a checkpoint at the cursor; creates a missing one at the earliest message."""
         query = self._monitor.failover.start_query()
         view = self._claim_view(self._monitor.create_subscriptions)
         if self._note is None:
@@ -459,7 +457,7 @@ class Driver:
     def fix_target(self) -> None:
         """Trigger.AvailableNow: later messages are not read."""
         # Spark asks for this first of all: only `begin` knows where a new subscription begins.
-        self._ends.fix_target(newest_offset(self._monitor.look_at_active(create_at=None)))
+        self._ends.fix_target(newest_offset(self._monitor.look_at_active(create=False)))
 
     def newest_offset(self) -> dict[str, Any] | None:
         """The newest offset and the number of entries before it, for Spark's progress report."""

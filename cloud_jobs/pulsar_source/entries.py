@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import Enum
 from itertools import islice
 from typing import Self
@@ -119,7 +118,7 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
 
     `durable`: read through the durable subscription, whose cursor is at or before `start`; otherwise through a reader
     that begins at `start` and leaves no trace on the broker. `queue`: the most messages held ahead of Spark.
-    `since_ms`, `until_ms`: only messages published in [since, until). `ledgers`: (number, entries) of the ledgers
+    `ledgers`: (number, entries) of the ledgers
     touched when planned. `isolated`: read by a client in its own process, see `isolation`. `verified`: undelivered
     entries are accounted for, because the range is acknowledged once it is read.
     """
@@ -132,18 +131,12 @@ class PlannedRange(InputPartition):  # type: ignore[misc]  # pyspark is untyped 
     queue: int
     known_clusters: frozenset[str]
     ledgers: tuple[tuple[int, int], ...] = ()
-    since_ms: int | None = None
-    until_ms: int | None = None
     isolated: bool = False
     verified: bool = True
 
     def isolated_copy(self) -> Self:
         """The same work in isolation: an entry that crashes a client becomes a row."""
         return replace(self, durable=False, isolated=True)
-
-    def includes(self, published_ms: int) -> bool:
-        """Whether a publish time lies within `since_ms` and `until_ms`."""
-        return (self.since_ms or 0) <= published_ms and (self.until_ms is None or published_ms < self.until_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +188,7 @@ def batch_range(
     options: PulsarOptions,
     known_clusters: frozenset[str],
 ) -> PlannedRange:
-    """One range of a batch query -> one task's work, within the publish times of the options."""
+    """One range of a batch query -> one task's work."""
     return PlannedRange(
         cluster=cluster,
         topic=part.topic,
@@ -205,14 +198,8 @@ def batch_range(
         queue=queue_size(state, options.prefetch_bytes),
         known_clusters=known_clusters,
         ledgers=state.entry_counts_between(part.start, part.end),
-        since_ms=_milliseconds(options.starting_position),
-        until_ms=_milliseconds(options.ending_position),
         verified=False,
     )
-
-
-def _milliseconds(moment: str | datetime) -> int | None:
-    return int(moment.timestamp() * 1000) if isinstance(moment, datetime) else None
 
 
 def queue_size(state: PartitionState, prefetch_bytes: int) -> int:

@@ -80,7 +80,7 @@ def to_source_error(cluster: SourceCluster, action: str, error: Exception) -> Pu
 
 def broker_timeout_s(options: PulsarOptions) -> float:
     """How long to wait for an absent broker: for its restart, unless another cluster can be read."""
-    if len(options.all_clusters()) == 1:
+    if len(options.clusters) == 1:
         return options.read_timeout_seconds
     return options.cluster_lost_after_seconds
 
@@ -91,7 +91,7 @@ def subscription_settings(options: PulsarOptions) -> dict[str, Any]:
         "consumer_type": pulsar.ConsumerType.Exclusive,
         # Where somebody deleted it since: what is stored is kept, and the next plan reports it.
         "initial_position": pulsar.InitialPosition.Earliest,
-        "replicate_subscription_state_enabled": options.replicate_subscription,
+        "replicate_subscription_state_enabled": True,
         "is_read_compacted": options.read_compacted,
         # The client's own choice is to deliver an encrypted message never, and to stop there.
         "crypto_failure_action": pulsar.ConsumerCryptoFailureAction.CONSUME,

@@ -47,7 +47,7 @@ class ReaderTask:
 
     `first`: the entry after it, where known: the one at that position must not be sent again. `one_by_one`: the broker
     is asked for an entry only when all earlier ones have been passed on, so the first missing entry is the one that
-    crashed the process. `with_content`: False copies only positions and sizes. `queue`: 0 for a client without entries.
+    crashed the process. `with_content`: False copies only positions. `queue`: 0 for a client without entries.
     """
 
     cluster: SourceCluster

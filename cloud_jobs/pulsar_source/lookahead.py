@@ -9,9 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import pulsar
 import structlog
@@ -36,10 +36,9 @@ def start_positions(
     A cursor before the first entry of a ledger also gets the compacted form from the beginning, which may outlive a
     removed ledger.
     """
-    whole = options.read_compacted and options.starting_position == "earliest"
     return {
         topic: positions.get(topic)
-        or (BEGINNING if state.cursor is None or (whole and state.cursor.entry < 0) else state.cursor)
+        or (BEGINNING if state.cursor is None or (options.read_compacted and state.cursor.entry < 0) else state.cursor)
         for topic, state in states.items()
     }
 
@@ -62,96 +61,45 @@ def limit_to_target(
     return {topic: max(begin[topic], min(end, target.get(topic, begin[topic]))) for topic, end in ends.items()}
 
 
-class PendingMessage(NamedTuple):
-    """One message ahead: the position that includes it, and the bytes of its value."""
-
-    position: LedgerPosition
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """The most messages and bytes of one micro-batch; None: no limit."""
-
-    messages: int | None
-    bytes: int | None
-
-    def __bool__(self) -> bool:
-        return self.messages is not None or self.bytes is not None
-
-
-@dataclass(slots=True)
-class _Budget:
-    messages: float
-    bytes: float
-
-    def allows(self, message: PendingMessage) -> bool:
-        return self.messages >= 1 and self.bytes >= message.size
-
-    def spend(self, message: PendingMessage) -> None:
-        self.messages -= 1
-        self.bytes -= message.size
-
-
 class _PendingMessages:
-    def __init__(self, messages: Iterable[PendingMessage]) -> None:
-        self._messages: Iterator[PendingMessage] = iter(messages)
+    """The messages of a partition that wait, each as the position that includes it."""
+
+    def __init__(self, messages: Iterable[LedgerPosition]) -> None:
+        self._messages: Iterator[LedgerPosition] = iter(messages)
         self.end: LedgerPosition | None = None
-        self.next: PendingMessage | None = next(self._messages, None)
+        self.next: LedgerPosition | None = next(self._messages, None)
 
-    def take_next(self, *budgets: _Budget) -> None:
-        assert self.next is not None  # callers look first
-        for budget in budgets:
-            budget.spend(self.next)
-        self.end = self.next.position
-        self.next = next(self._messages, None)
-
-    def take_while_allowed(self, *budgets: _Budget) -> None:
-        while self.next is not None and all(budget.allows(self.next) for budget in budgets):
-            self.take_next(*budgets)
+    def take(self, most: int) -> int:
+        """Takes at most so many messages; returns how many."""
+        taken = 0
+        while taken < most and self.next is not None:
+            self.end, self.next = self.next, next(self._messages, None)
+            taken += 1
+        return taken
 
 
 def limit_batch(
-    ahead: Mapping[str, Iterable[PendingMessage]], weights: Mapping[str, float], limits: BatchLimits, turn: int
+    ahead: Mapping[str, Iterable[LedgerPosition]], weights: Mapping[str, float], most: int, turn: int
 ) -> dict[str, LedgerPosition]:
-    """Partition -> its last position in the batch; partitions without messages in it are omitted.
+    """Partition -> its last position in a batch of `most` messages; partitions without messages in it are omitted.
 
     Each partition gets its share by weight (its waiting entries), then the rest is distributed. The partition whose
-    turn it is always gets one message: one that exceeds the limit passes alone, and no partition starves.
+    turn it is always gets one message, so no partition starves.
     """
     waiting = {name: _PendingMessages(messages) for name, messages in ahead.items()}
-    total = _Budget(_or_infinite(limits.messages), _or_infinite(limits.bytes))
-    order = _rotated(sorted(name for name, messages in waiting.items() if messages.next is not None), turn)
-    shares = _shares(order, weights, limits)
-    if order:
-        waiting[order[0]].take_next(total, shares[order[0]])
+    order = sorted(name for name, messages in waiting.items() if messages.next is not None)
+    order = order[turn % len(order) :] + order[: turn % len(order)] if order else []
+    whole = sum(weights[name] for name in order) or 1.0
+    left = most
     for name in order:
-        waiting[name].take_while_allowed(total, shares[name])
+        share = int(most * weights[name] / whole)
+        left -= waiting[name].take(min(left, max(1, share) if name == order[0] else share))
     for name in order:
-        waiting[name].take_while_allowed(total)
+        left -= waiting[name].take(left)
     return {name: messages.end for name, messages in waiting.items() if messages.end is not None}
 
 
-def _shares(names: list[str], weights: Mapping[str, float], limits: BatchLimits) -> dict[str, _Budget]:
-    whole = sum(weights[name] for name in names) or 1.0
-    parts = {name: weights[name] / whole for name in names}
-    return {
-        name: _Budget(_or_infinite(limits.messages) * part, _or_infinite(limits.bytes) * part)
-        for name, part in parts.items()
-    }
-
-
-def _or_infinite(limit: int | None) -> float:
-    return float("inf") if limit is None else float(limit)
-
-
-def _rotated(names: list[str], turn: int) -> list[str]:
-    first = turn % len(names) if names else 0
-    return names[first:] + names[:first]
-
-
 _log = structlog.get_logger(__name__)
-_NO_LIMIT = 2**62
 
 _MAX_HELD_BYTES = 1 << 30
 """Beside what the readers may prefetch."""
@@ -171,7 +119,7 @@ class Lookahead:
         self._opened = ExitStack()
         self._feed: Feed | None = None
         self._opened_for = 0
-        self._pending: deque[PendingMessage] = deque()
+        self._pending: deque[LedgerPosition] = deque()
         self._from = BEGINNING
         self._reached = BEGINNING
 
@@ -182,13 +130,13 @@ class Lookahead:
 
     def read_between(
         self, after: LedgerPosition, upto: LedgerPosition, clock: Callable[[], float] = time.monotonic
-    ) -> Iterator[PendingMessage]:
+    ) -> Iterator[LedgerPosition]:
         """The messages after a position up to `upto`, lazily."""
         self._move_to(after)
         index = 0
         while True:
             while index < len(self._pending):
-                if self._pending[index].position > upto:
+                if self._pending[index] > upto:
                     return
                 yield self._pending[index]
                 index += 1
@@ -206,7 +154,7 @@ class Lookahead:
             )
             self._reached = after
         self._from = after
-        while self._pending and self._pending[0].position <= after:
+        while self._pending and self._pending[0] <= after:
             self._pending.popleft()
 
     def _receive(self, upto: LedgerPosition, clock: Callable[[], float]) -> bool:
@@ -220,7 +168,7 @@ class Lookahead:
                     return False
                 if self._feed.connected() and self._feed.probe_exhausted(upto):
                     # Looked at, and not to be waited for again.
-                    self._pending.append(PendingMessage(upto, 0))
+                    self._pending.append(upto)
                     self._reached = upto
                     return True
                 if clock() - since > self._options.read_timeout_seconds:
@@ -229,17 +177,17 @@ class Lookahead:
         except pulsar.PulsarException as error:
             raise to_source_error(self._cluster, f"looking ahead on {self._topic}", error) from error
         for message in messages:
-            self._append(message.message_id(), message.length())
+            self._append(message.message_id())
         return True
 
-    def _append(self, message_id: object, size: int) -> None:
+    def _append(self, message_id: object) -> None:
         ledger, entry, batch = message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()  # type: ignore[attr-defined]
         # With its last message an entry is whole: only there can the broker's cursor stand.
         alone_or_last = batch < 0 or batch + 1 >= batch_size_of(message_id)
         position = LedgerPosition(ledger, entry) if alone_or_last else LedgerPosition(ledger, entry, batch)
         # A reader that was opened again begins with messages that were counted already.
         if position > self._reached:
-            self._pending.append(PendingMessage(position, size))
+            self._pending.append(position)
             self._reached = position
 
 
@@ -274,7 +222,7 @@ class Lookaheads:
         ranges: Sequence[PartitionRange],
         *,
         isolated: bool,
-    ) -> dict[str, Iterable[PendingMessage]]:
+    ) -> dict[str, Iterable[LedgerPosition]]:
         if not isolated:
             return {
                 part.topic: self._lookahead(cluster, states, part).read_between(part.start, part.end) for part in ranges
@@ -319,28 +267,21 @@ class Lookaheads:
         return queue_size(state, self._options.prefetch_bytes)
 
 
-def _when_asked(read: Callable[[], Iterable[PendingMessage]]) -> Iterator[PendingMessage]:
+def _when_asked(read: Callable[[], Iterable[LedgerPosition]]) -> Iterator[LedgerPosition]:
     yield from read()
 
 
 def look_ahead_isolated(
     state: PartitionState, cluster: SourceCluster, options: PulsarOptions, part: PartitionRange, queue: int
-) -> list[PendingMessage]:
+) -> list[LedgerPosition]:
     """The messages of a range as far as one batch can include them, from a client in another process.
 
-    An entry that crashes that client is a message without size.
+    An entry that crashes that client is a message, too.
     """
 
     def opener(cluster: SourceCluster, options: PulsarOptions, topic: str, after: LedgerPosition, queue: int) -> Any:
         work = ReaderTask(cluster, options, topic, after, queue, with_content=False)
         return isolated_feed(work, state.entry_counts_between(after, part.end))
 
-    messages, size = options.max_messages_per_trigger or _NO_LIMIT, options.max_bytes_per_trigger or _NO_LIMIT
-    pending: list[PendingMessage] = []
     with closing(Lookahead(cluster, options, part.topic, queue, opener)) as lookahead:
-        for message in lookahead.read_between(part.start, part.end):
-            pending.append(message)
-            messages, size = messages - 1, size - message.size
-            if messages <= 0 or size < 0:
-                break
-    return pending
+        return list(islice(lookahead.read_between(part.start, part.end), options.max_messages_per_trigger))

@@ -82,10 +82,10 @@ class CopiedMessage:
     encrypted: bool
 
     @classmethod
-    def of(cls, native: Any, *, with_content: bool) -> "CopiedMessage | CopiedSize":
-        """A copy of a native message; without content only its position and size."""
+    def of(cls, native: Any, *, with_content: bool) -> "CopiedMessage | CopiedId":
+        """A copy of a native message; without content only its position."""
         if not with_content:
-            return CopiedSize(native.message_id().serialize(), native.length())
+            return CopiedId(native.message_id().serialize())
         return cls(
             native.message_id().serialize(),
             native.data(),
@@ -130,17 +130,13 @@ class CopiedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedSize:
-    """The parts of a native message that the look ahead needs."""
+class CopiedId:
+    """The part of a native message that the look ahead needs."""
 
     serialized_id: bytes
-    size: int
 
-    def message_id(self) -> Any:  # the native client's names, here and below
+    def message_id(self) -> Any:  # the native client's name
         return pulsar.MessageId.deserialize(self.serialized_id)
-
-    def length(self) -> int:
-        return self.size
 
 
 @dataclass(frozen=True, slots=True)

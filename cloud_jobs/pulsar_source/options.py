@@ -2,17 +2,15 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
-from urllib.parse import quote
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from geo.replication.topic_naming import PERSISTENT, is_addressable, is_brokers_own, split_partition, topic_path
+from geo.replication.topic_naming import PERSISTENT, is_addressable, split_partition, topic_path
 from waybill.pulsar.pulsar_address import AdminUrl, ServiceUrl
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import nearest
@@ -59,13 +57,6 @@ class TopicMissing(PulsarSourceError):
         self.cluster = cluster
         self.topic = topic
         super().__init__(f"topic {topic} does not exist on cluster {cluster!r}; create it, or name another")
-
-
-class NamespaceMissing(PulsarSourceError):
-    def __init__(self, cluster: str, namespace: str) -> None:
-        self.cluster = cluster
-        self.namespace = namespace
-        super().__init__(f"namespace {namespace} does not exist on cluster {cluster!r}; create it, or name another")
 
 
 class SubscriptionBusy(PulsarSourceError):
@@ -172,36 +163,6 @@ class TopicName:
         """The quoted part of an admin REST address for this topic."""
         return topic_path(f"{self.tenant}/{self.namespace}/{self.name}")
 
-    @property
-    def namespace_path(self) -> str:
-        """The quoted part of an admin REST address for this topic's namespace."""
-        return f"persistent/{quote(self.tenant, safe='')}/{quote(self.namespace, safe='')}"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicListing:
-    """The topics of a namespace, each partitioned one once, and the full names of those that cannot be read."""
-
-    topics: tuple[TopicName, ...]
-    unreadable: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, plain: Collection[str], partitioned: Collection[str]) -> Self:
-        """From a broker's two lists: `plain` has each partition and each topic without partitions; `partitioned` the
-        rest.
-
-        Omits non-persistent topics, and the broker's own, whose names begin with `__`.
-        """
-        # A name that looks like a partition's, of a topic that is not partitioned, is a topic like any other.
-        names = {name for name in plain if split_partition(name)[0] not in partitioned}.union(partitioned)
-        topics, unreadable = [], []
-        for name in sorted(name for name in names if name.startswith(PERSISTENT)):
-            try:
-                topics.append(TopicName.parse(name))
-            except ValueError:
-                unreadable.append(name)
-        return cls(tuple(topic for topic in topics if not is_brokers_own(topic.name)), tuple(unreadable))
-
 
 def origin_cluster(producer: str, known: frozenset[str], read_from: str) -> str:
     """The cluster where a message entered, derived from its producer's name.
@@ -267,24 +228,10 @@ class PulsarOptions(PulsarAccess):
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
     clusters: tuple[SourceCluster, ...] = Field(
-        (), description="`name=serviceUrl|adminUrl`, comma-separated, in the order of preference"
+        min_length=1, description="`name=serviceUrl|adminUrl`, comma-separated, in the order of preference"
     )
-    service_url: ServiceUrl | None = Field(None, description="the brokers of the only cluster (instead of clusters)")
-    admin_url: AdminUrl | None = Field(None, description="the admin REST of the only cluster (instead of clusters)")
-    cluster: str = Field("pulsar", description="the name of the only cluster (with serviceUrl)")
-
-    topics: tuple[TopicName, ...] = Field((), description="topics, comma-separated, partitioned or not")
-    topics_pattern: str | None = Field(
-        None, description="`persistent://tenant/namespace/regex` on the name of a topic, instead of topics"
-    )
+    topics: tuple[TopicName, ...] = Field(min_length=1, description="topics, comma-separated, partitioned or not")
     subscription: str | None = Field(None, description="the durable subscription (streaming: required)")
-    replicate_subscription: bool = Field(True, description="whether its position travels to the other clusters")
-    starting_position: Literal["earliest", "latest"] | datetime = Field(
-        "earliest", description="`earliest`, `latest` or an ISO 8601 time, for a subscription that does not exist yet"
-    )
-    ending_position: Literal["latest"] | datetime = Field(
-        "latest", description="batch: `latest` or an ISO 8601 publish time where it ends (not included)"
-    )
     columns: tuple[str, ...] = Field(
         ALL_COLUMNS, description="the columns wanted, comma-separated; fewer are read faster"
     )
@@ -294,20 +241,11 @@ class PulsarOptions(PulsarAccess):
     max_messages_per_trigger: int | None = Field(
         None, ge=1, le=_MAX_MESSAGES, description="most messages of one micro-batch"
     )
-    max_bytes_per_trigger: int | None = Field(
-        None,
-        ge=1,
-        le=1 << 40,
-        description="most bytes of values in one micro-batch; a bigger message goes through alone",
-    )
     prefetch_bytes: int = Field(16 << 20, ge=1, le=1 << 30, description="about how many bytes a reader holds, unpacked")
 
     operation_timeout_seconds: int = Field(5, ge=1, le=_MAX_WAIT_S, description="bound of one call to a cluster")
     read_timeout_seconds: float = Field(
         60, gt=0, le=_MAX_WAIT_S, description="bound of the silence of a range that was planned"
-    )
-    topic_discovery_seconds: float = Field(
-        10, ge=0, le=_MAX_WAIT_S, description="age at which the list of topics is asked again"
     )
 
     cluster_lost_after_seconds: float = Field(
@@ -343,17 +281,6 @@ class PulsarOptions(PulsarAccess):
             raise ValueError(f"takes some of {', '.join(ALL_COLUMNS)}, each once")
         return names
 
-    @field_validator("starting_position", "ending_position", mode="before")
-    @classmethod
-    def _iso(cls, value: Any) -> Any:
-        if not isinstance(value, str) or value in {"earliest", "latest"}:
-            return value
-        try:
-            # Pydantic would take digits alone for seconds since 1970.
-            return datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"takes earliest, latest or an ISO 8601 time, not {value!r}") from None
-
     @field_validator("failover_file", "left_out_file", mode="before")
     @classmethod
     def _local(cls, value: Any) -> Any:
@@ -361,25 +288,13 @@ class PulsarOptions(PulsarAccess):
             raise ValueError(f"{value!r} is an address: use a path on a disk of the driver")
         return value
 
-    @field_validator("starting_position", "ending_position")
+    @field_validator("clusters")
     @classmethod
-    def _utc(cls, value: Any) -> Any:
-        if isinstance(value, datetime):
-            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-        return value
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if bool(self.clusters) == bool(self.service_url and self.admin_url):
-            raise ValueError("set either clusters, or both serviceUrl and adminUrl")
-        if bool(self.topics) == bool(self.topics_pattern):
-            raise ValueError("set either topics or topicsPattern")
-        if self.topics_pattern:
-            self.pattern()
-        names = [cluster.name for cluster in self.clusters]
+    def _named_once(cls, clusters: tuple[SourceCluster, ...]) -> tuple[SourceCluster, ...]:
+        names = [cluster.name for cluster in clusters]
         if len(set(names)) != len(names):
-            raise ValueError(f"a cluster is named twice in clusters: {', '.join(names)}")
-        return self
+            raise ValueError(f"a cluster is named twice: {', '.join(names)}")
+        return clusters
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -395,14 +310,6 @@ class PulsarOptions(PulsarAccess):
         except ValidationError as error:
             raise OptionError("; ".join(_sentence(problem) for problem in error.errors())) from None
 
-    def all_clusters(self) -> tuple[SourceCluster, ...]:
-        """The clusters in order of preference; at least one."""
-        if self.clusters:
-            return self.clusters
-        assert self.service_url is not None  # checked by _fits_together
-        assert self.admin_url is not None
-        return (SourceCluster(name=self.cluster, service_url=self.service_url, admin_url=self.admin_url),)
-
     @property
     def leaves_out(self) -> bool:
         """Whether a topic that cannot be read is left out; otherwise it stops the query."""
@@ -414,47 +321,29 @@ class PulsarOptions(PulsarAccess):
 
     def call_timeout_s(self) -> int:
         """Time-out of one call; with several clusters at most the silence after which a cluster counts as gone."""
-        if len(self.all_clusters()) == 1:
+        if len(self.clusters) == 1:
             return self.operation_timeout_seconds
         return min(self.operation_timeout_seconds, math.ceil(self.cluster_lost_after_seconds))
 
     def cluster_named(self, name: str) -> SourceCluster:
         """The cluster of that name; OptionError when the options lack it (a checkpoint may name it)."""
-        for cluster in self.all_clusters():
+        for cluster in self.clusters:
             if cluster.name == name:
                 return cluster
-        known = ", ".join(cluster.name for cluster in self.all_clusters())
+        known = ", ".join(cluster.name for cluster in self.clusters)
         raise OptionError(f"the checkpoint names cluster {name!r}; the options know only {known}")
-
-    def pattern(self) -> tuple[TopicName, re.Pattern[str]]:
-        """topicsPattern as (its namespace, with the pattern as the name; the compiled pattern)."""
-        assert self.topics_pattern is not None
-        name = TopicName.parse(self.topics_pattern.strip())
-        try:
-            return name, re.compile(name.name, re.DOTALL)  # a name can have line ends
-        except re.error as error:
-            raise ValueError(f"topicsPattern {name.name!r} is not a regular expression: {error}") from error
 
     def asks_for(self, partition: str) -> bool:
         """Whether the options name the topic of a partition (or the partition itself); a checkpoint may have others."""
-        names = {split_partition(partition)[0], partition}
-        if self.topics:
-            return not names.isdisjoint(map(str, self.topics))
-        namespace, pattern = self.pattern()
-        topics = [TopicName.parse(name) for name in names]
-        return any(
-            topic.namespace_path == namespace.namespace_path and pattern.fullmatch(topic.name) for topic in topics
-        )
+        return not {split_partition(partition)[0], partition}.isdisjoint(map(str, self.topics))
 
     def check_stream(self) -> None:
         """Raises OptionError for options that a stream lacks or would not use."""
         self.subscription_name()
         if len(self.clusters) > 1 and self.failover_file is None:
             raise OptionError("a stream with several clusters needs failoverFile, a path next to the checkpoint")
-        if self.ending_position != "latest":
-            raise OptionError("option endingPosition: a stream has no end; use it with spark.read")
-        if self.left_out_file and (self.failover_file is None or not self.topics):
-            raise OptionError("option leftOutFile: it is for topics by name, and needs failoverFile")
+        if self.left_out_file and self.failover_file is None:
+            raise OptionError("option leftOutFile: it needs failoverFile")
 
     def subscription_name(self) -> str:
         if not self.subscription:

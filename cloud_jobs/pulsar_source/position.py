@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 WHOLE_ENTRY = 2**31 - 1
@@ -315,8 +314,8 @@ class SubscriptionProperties:
     """Our properties of a durable subscription; they end with it, with its topic and with the disks.
 
     `subscription_id`: random, set once. `planned`: the newest openings in which batches were planned, oldest first.
-    `acknowledged`: the newest opening in which a batch was acknowledged. `starting`: where the
-    cursor is still to be set (earliest or a time); empty once it is. The *generation* of a
+    `acknowledged`: the newest opening in which a batch was acknowledged. `starting`: "earliest"
+    while the cursor is still to be set there. The *generation* of a
     position in an offset is the id and the opening in which it was planned.
     """
 
@@ -341,19 +340,6 @@ class SubscriptionProperties:
             _ACKNOWLEDGED: self.acknowledged,
             _STARTING: self.starting,
         }
-
-    @classmethod
-    def of_new(cls, subscription_id: str, start: str | datetime) -> Self:
-        """Of a new subscription that begins at `start`; a broker creates each at the latest entry."""
-        text = start.isoformat() if isinstance(start, datetime) else start
-        return cls(subscription_id, starting="" if text == "latest" else text)
-
-    def starting_ms(self) -> int | None:
-        """The publish time from which the cursor is to deliver; None: the earliest message."""
-        try:
-            return max(0, int(datetime.fromisoformat(self.starting).timestamp() * 1000))
-        except (ValueError, OverflowError):
-            return None  # who may consume may write anything here: nothing is left out
 
     def with_cursor_placed(self) -> Self:
         return replace(self, starting="")

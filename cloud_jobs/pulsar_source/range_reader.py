@@ -335,7 +335,6 @@ def read_range(options: PulsarOptions, planned: PlannedRange, io: RangeIO = PULS
     `readTimeoutSeconds`, or earlier when the broker is gone.
     """
     columns = MessageColumns(planned.topic, planned.cluster.name, planned.known_clusters, options.columns)
-    timed = planned.since_ms is not None or planned.until_ms is not None
     verifier, verified = RangeVerifier(options, planned, io), 0
 
     def record_delivered() -> None:
@@ -347,7 +346,7 @@ def read_range(options: PulsarOptions, planned: PlannedRange, io: RangeIO = PULS
         reader = _RangeReader(feed, options, planned, io.clock, verifier, record_delivered=record_delivered)
         try:
             for messages in reader.read():
-                columns.extend([m for m in messages if planned.includes(m.publish_timestamp())] if timed else messages)
+                columns.extend(messages)
                 if len(columns) >= _BATCH_ROWS or columns.bytes >= _BATCH_BYTES:
                     # Before `take`, which begins the runs anew.
                     record_delivered()

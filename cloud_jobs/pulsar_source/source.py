@@ -10,7 +10,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
@@ -21,7 +20,7 @@ from cloud_jobs.pulsar_source.driver import Driver
 from cloud_jobs.pulsar_source.entries import PlannedRange, batch_range
 from cloud_jobs.pulsar_source.messages import spark_schema
 from cloud_jobs.pulsar_source.options import AccessRefused, PulsarOptions, SourceCluster, SourceClusterUnreachable
-from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, Offset, PartitionRange, PartitionState
+from cloud_jobs.pulsar_source.position import BEGINNING, Offset, PartitionRange, PartitionState
 from cloud_jobs.pulsar_source.range_reader import isolate_retry, read_range
 
 
@@ -51,8 +50,6 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_messages_per_trigger:
             return ReadMaxRows(self._options.max_messages_per_trigger)
-        if self._options.max_bytes_per_trigger:
-            return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -84,7 +81,7 @@ _log = structlog.get_logger(__name__)
 
 
 class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
-    """One task per topic partition, through readers, from startingPosition to endingPosition.
+    """One task per topic partition, through readers.
 
     Reads the first cluster that answers.
     """
@@ -93,7 +90,7 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
         self._options = options
 
     def partitions(self) -> Sequence[PlannedRange]:  # Spark's name and contract
-        *preferred, last = self._options.all_clusters()
+        *preferred, last = self._options.clusters
         for cluster in preferred:
             try:
                 return self._partitions_on(cluster)
@@ -107,7 +104,7 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
             states = survey.states()
             check_topics(self._options, cluster, states)
             return [
-                batch_range(PartitionRange(topic, self._start(state), state.last), state, cluster, self._options, known)
+                batch_range(PartitionRange(topic, BEGINNING, state.last), state, cluster, self._options, known)
                 for topic, state in states.items()
                 if self._has_messages(state)
             ]
@@ -117,12 +114,8 @@ class PulsarBatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is u
         return read_range(self._options, isolate_retry(partition)) if isinstance(partition, PlannedRange) else iter(())
 
     def _has_messages(self, state: PartitionState) -> bool:
-        start = self._start(state)
         # What was compacted can outlive the ledgers.
-        return state.has_entries_after(start) or (self._options.read_compacted and start == BEGINNING)
-
-    def _start(self, state: PartitionState) -> LedgerPosition:
-        return state.last if self._options.starting_position == "latest" else BEGINNING
+        return self._options.read_compacted or state.has_entries_after(BEGINNING)
 
 
 class PulsarDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped here
@@ -142,8 +135,8 @@ class PulsarDataSource(DataSource):  # type: ignore[misc]  # pyspark is untyped 
             .load()
         )
 
-    Batch: the same options with `spark.read`; `subscription` is not needed, `startingPosition` and `endingPosition`
-    bound it, `readCompacted` gives the newest value of each key.
+    Batch: the same options with `spark.read`; `subscription` is not needed; `readCompacted` gives the
+    newest value of each key.
 
     Columns: `value binary, key string, properties map<string,string>, publish_time timestamp, event_time timestamp,
     topic string, message_id string, cluster string, malformed string`.

@@ -168,7 +168,7 @@ PROGRAMS = {
     "canary": lambda url: WatchedCluster(service_url=url),
     "topology": lambda url: ClusterAddress(service_url=url, admin_url=ADMIN),
     "jobs": lambda url: ClusterSettings(name="hq", service_url=url, admin_url=ADMIN),
-    "source": lambda url: PulsarOptions.parse({"serviceUrl": url, "adminUrl": ADMIN, "topics": "t"}),
+    "source": lambda url: PulsarOptions.parse({"clusters": f"hq={url}|{ADMIN}", "topics": "t"}),
 }
 GOOD = {
     TWO: TWO,

@@ -71,12 +71,11 @@ def query(hq: LiveCluster) -> Iterator[Callable[..., LoggedQuery]]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("position", ["earliest", "latest"])
 def test_a_subscription_that_is_deleted_between_plan_and_read_is_a_loss_and_what_is_stored_comes(
-    hq: LiveCluster, query: Callable[..., LoggedQuery], position: str
+    hq: LiveCluster, query: Callable[..., LoggedQuery]
 ) -> None:
     topic = hq.new_topic()
-    one = query(topic, startingPosition=position)
+    one = query(topic)
     one.drain()
     hq.send(topic, range(20))
     one.drain()

@@ -133,16 +133,14 @@ class ModelAdmin:
         topic.notes = change(topic.notes or SubscriptionProperties(uuid4().hex[:12]))
         return topic.notes
 
-    def subscribe(self, partition: str, _: str, properties: Mapping[str, str], *, replicated: bool) -> None:
-        assert replicated
+    def subscribe(self, partition: str, _: str, properties: Mapping[str, str]) -> None:
         topic = self._cluster.named(partition)
         if topic.cursor is None:
             topic.subscribe()
             topic.cursor, topic.notes = topic.last, SubscriptionProperties.from_properties(properties)
         self._cluster.created(partition)
 
-    def set_cursor(self, partition: str, _: str, since_ms: int | None) -> None:
-        assert since_ms is None  # the models know no time
+    def set_cursor(self, partition: str, _: str) -> None:
         topic = self._cluster.named(partition)
         topic.cursor = LedgerPosition(min(topic.ledgers), -1)
 

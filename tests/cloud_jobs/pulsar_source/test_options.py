@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source import OptionError
 from cloud_jobs.pulsar_source.lookahead import newest_positions, start_positions
-from cloud_jobs.pulsar_source.options import PulsarOptions, TopicListing, TopicName
+from cloud_jobs.pulsar_source.options import PulsarOptions, TopicName
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerInfo, LedgerPosition, Offset, PartitionState, ranges
 from cloud_jobs.pulsar_source.source import PulsarBatchReader
-from geo.replication.topic_naming import split_partition
 from tests.cloud_jobs.pulsar_source.addresses import STATS, Reply, address, cluster_says, document, page
 from waybill.pulsar.pulsar_client import PulsarToken
 
@@ -29,24 +28,16 @@ def test_options_are_taken_in_any_case_as_spark_gives_them() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ONE | {"topicsPattern": "t/n/(", "topics": ""}, "is not a regular expression"),
         (ONE | {"clusters": "hq=pulsar://h:6650|http://h:port"}, "is not a cluster"),
         (ONE | {"topics": "t/n/.."}, "no address"),
-        ({"topics": "t"}, "either clusters, or both serviceUrl and adminUrl"),
-        (ONE | {"serviceUrl": "pulsar://h:1", "adminUrl": "http://h:1"}, "either clusters"),
-        ({"clusters": ONE["clusters"]}, "either topics or topicsPattern"),
-        (ONE | {"topicsPattern": "t/n/.*"}, "either topics or topicsPattern"),
+        ({"topics": "t"}, "clusters: Field required"),
+        (ONE | {"topics": ""}, "at least 1 item"),
         (ONE | {"clusters": "hq"}, "is not a cluster"),
         (TWO | {"failoverFile": "s3a://bucket/failover.json"}, "is an address"),
         (ONE | {"clusters": f"{ONE['clusters']},{ONE['clusters']}", "failoverFile": "f"}, "named twice"),
         (ONE | {"token": "a", "tokenFile": "b"}, "not both"),
         (ONE | {"tlsKey": "k"}, "belong together"),
         (ONE | {"maxMessagesPerTrigger": "0"}, "greater than or equal to 1"),
-        *(
-            (ONE | {"startingPosition": wrong}, "startingPosition: takes")
-            for wrong in ("sometime", "2026", "1767603422")
-        ),
-        (ONE | {"endingPosition": "1767603422.5"}, "endingPosition: takes"),
         (ONE | {"columns": "value,colour"}, "takes some of value"),
         (ONE | {"topics": "non-persistent://a/b/c"}, "is not a topic"),
     ],
@@ -98,7 +89,7 @@ def only_compacted(path: str) -> Reply:
 
 @pytest.mark.parametrize(
     ("more", "tasks"),
-    [({}, 0), ({"readCompacted": "true"}, 1), ({"readCompacted": "true", "startingPosition": "latest"}, 0)],
+    [({}, 0), ({"readCompacted": "true"}, 1)],
 )
 def test_what_was_compacted_is_read_when_its_ledgers_are_gone(more: dict[str, str], tasks: int) -> None:
     with address() as hq:
@@ -111,7 +102,6 @@ def test_what_was_compacted_is_read_when_its_ledgers_are_gone(more: dict[str, st
     [
         ({"readCompacted": "true"}, LedgerPosition(20, -1), BEGINNING),
         ({"readCompacted": "true"}, LedgerPosition(20, 3), LedgerPosition(20, 3)),
-        ({"readCompacted": "true", "startingPosition": "latest"}, LedgerPosition(20, -1), LedgerPosition(20, -1)),
         ({}, LedgerPosition(20, -1), LedgerPosition(20, -1)),
     ],
 )
@@ -161,40 +151,9 @@ def test_an_offset_of_another_version_is_refused_with_a_way_to_go_on():
 
 
 UNREADABLE = [".", "..", "a\0b", "x" * 5_000, "é" * 1_000]
-"""A broker accepts them from any producer, and its admin REST answers 400, 404 or 405 to all questions about them."""
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_name_that_no_address_can_hold_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no address"):
         TopicName.parse(f"persistent://t/n/{name}")
-
-
-def names_of(listing: TopicListing) -> list[str]:
-    return [topic.name for topic in listing.topics]
-
-
-def test_what_no_address_can_name_is_listed_by_name_and_stops_nothing():
-    plain = [f"persistent://t/n/{name}" for name in (*UNREADABLE, "b ", "e\n", "tab\t", "__change_events")]
-    listing = TopicListing.of([*plain, "non-persistent://t/n/c"], [])
-    assert names_of(listing) == ["b ", "e\n", "tab\t"]
-    assert sorted(listing.unreadable) == sorted(f"persistent://t/n/{name}" for name in UNREADABLE)
-
-
-local_names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1)
-local_names |= st.sampled_from([".", "..", "a\0b", "x", "x-partition-0", "x-partition-01", "__x"])
-
-
-@given(st.lists(local_names), st.lists(local_names))
-def test_every_topic_that_is_kept_is_read_or_listed_or_is_a_partition_or_the_brokers_own(
-    plain: list[str], partitioned: list[str]
-) -> None:
-    listing = TopicListing.of(
-        [f"persistent://t/n/{name}" for name in plain], [f"persistent://t/n/{n}" for n in partitioned]
-    )
-    unreadable = [name.rpartition("/")[2] for name in listing.unreadable]
-    assert len(set(names_of(listing))) == len(listing.topics)
-    for name in {*plain, *partitioned} - {*names_of(listing), *unreadable}:
-        assert name.startswith("__") or split_partition(f"persistent://t/n/{name}")[0] in [
-            f"persistent://t/n/{parent}" for parent in partitioned
-        ]

@@ -196,14 +196,12 @@ class Sink(Protocol):
 class DeliveredBatches:
     def __init__(self) -> None:
         self.batches: dict[int, list[int]] = {}
-        self.bytes: dict[int, int] = {}
         self.first_seen: dict[int, float] = {}
         self.before: Callable[[int], None] = lambda _: None
 
     def sink(self, frame: DataFrame, batch: int) -> None:
         self.before(batch)
         values = frame.select("value").toArrow().column(0).to_pylist()
-        self.bytes[batch] = sum(map(len, values))
         self.batches[batch] = [int(value) for value in values if value]
         now = time.monotonic()
         for number in self.batches[batch]:

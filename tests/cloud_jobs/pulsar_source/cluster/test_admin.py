@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from cloud_jobs.pulsar_source import AccessRefused, SourceClusterUnreachable, TopicMissing
-from cloud_jobs.pulsar_source.admin import ClusterSurvey, SourceAdmin
-from cloud_jobs.pulsar_source.options import PulsarOptions, SourceCluster, TopicName
+from cloud_jobs.pulsar_source.admin import SourceAdmin
+from cloud_jobs.pulsar_source.options import SourceCluster, TopicName
 from tests.cloud_jobs.pulsar_source.addresses import STATS, FakeAdmin, Reply, address, cluster_says, document, page
 from waybill.pulsar.pulsar_client import PulsarAccess
 
@@ -144,24 +143,6 @@ def test_a_rotated_token_is_shown_with_the_next_question(place: FakeAdmin, tmp_p
         file.write_text("")
         one.partition_states(TOPIC, "s")
     assert place.authorizations == ["Bearer first"] * 2 + ["Bearer second"] * 2
-
-
-def test_topics_that_cannot_be_read_are_logged_once_by_name_and_the_others_are_read(place: FakeAdmin) -> None:
-    def says(path: str) -> Reply:
-        if path.endswith("/partitioned"):
-            return document([])
-        if path.endswith("/t/n"):
-            return document([f"persistent://t/n/{name}" for name in (".", "..", "b ", "x-partition-0")])
-        return cluster_says(path)
-
-    place.says = says
-    cluster, options = f"hq=pulsar://x:1|{place.url}", {"topicsPattern": "t/n/.*", "topicDiscoverySeconds": "0"}
-    parsed = PulsarOptions.parse({"clusters": cluster, "subscription": "s"} | options)
-    with closing(ClusterSurvey(parsed.clusters[0], parsed)) as survey, capture_logs() as logs:
-        for _ in range(3):
-            assert sorted(survey.states()) == ["persistent://t/n/b ", "persistent://t/n/x-partition-0"]
-    warnings = [log for log in logs if log["event"] == "topics cannot be read"]
-    assert [(log["count"], log["topics"]) for log in warnings] == [(2, ["persistent://t/n/.", "persistent://t/n/.."])]
 
 
 values = st.recursive(

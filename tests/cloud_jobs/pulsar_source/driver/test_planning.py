@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.lookahead import (
-    BatchLimits,
     Lookahead,
     Lookaheads,
-    PendingMessage,
     limit_batch,
     limit_to_target,
     start_positions,
@@ -20,48 +18,35 @@ from cloud_jobs.pulsar_source.lookahead import (
 from cloud_jobs.pulsar_source.options import PulsarOptions
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerInfo, LedgerPosition, PartitionRange, PartitionState
 
-sizes_by_topic = st.dictionaries(
-    st.sampled_from("abcd"), st.lists(st.integers(0, 50), min_size=1, max_size=15), min_size=1
-)
-limits = st.builds(BatchLimits, st.none() | st.integers(1, 20), st.none() | st.integers(1, 200)).filter(bool)
+counts_by_topic = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 15), min_size=1)
 
 
-def pieces(sizes: list[int]) -> list[PendingMessage]:
-    return [PendingMessage(LedgerPosition(1, number), size) for number, size in enumerate(sizes)]
+def taken(waiting: dict[str, int], limit: int, turn: int) -> dict[str, int]:
+    pieces = {topic: [LedgerPosition(1, number) for number in range(count)] for topic, count in waiting.items()}
+    ends = limit_batch(pieces, {topic: float(count) for topic, count in waiting.items()}, limit, turn)
+    return {topic: end.entry + 1 for topic, end in ends.items()}
 
 
-def taken(waiting: dict[str, list[int]], limit: BatchLimits, turn: int) -> dict[str, list[int]]:
-    weights = {topic: float(len(sizes)) for topic, sizes in waiting.items()}
-    ends = limit_batch({topic: pieces(sizes) for topic, sizes in waiting.items()}, weights, limit, turn)
-    return {topic: waiting[topic][: end.entry + 1] for topic, end in ends.items()}
-
-
-@given(sizes_by_topic, limits, st.integers(0, 9))
-def test_a_batch_is_filled_as_long_as_any_next_message_fits(
-    waiting: dict[str, list[int]], limit: BatchLimits, turn: int
+@given(counts_by_topic, st.integers(1, 20), st.integers(0, 9))
+def test_a_batch_is_filled_as_long_as_messages_wait_and_the_one_whose_turn_it_is_gets_one(
+    waiting: dict[str, int], limit: int, turn: int
 ) -> None:
     batch = taken(waiting, limit, turn)
-    count = sum(len(sizes) for sizes in batch.values())
-    size = sum(sum(sizes) for sizes in batch.values())
-    assert count >= 1
-    for topic, sizes in waiting.items():
-        following = sizes[len(batch.get(topic, [])) :]
-        if following and (limit.messages is None or count < limit.messages):
-            assert limit.bytes is not None
-            assert size + following[0] > limit.bytes
+    assert sum(batch.values()) == min(limit, sum(waiting.values()))
+    assert batch[sorted(waiting)[turn % len(waiting)]]
 
 
-@given(sizes_by_topic)
-def test_batch_after_batch_takes_every_message_once(waiting: dict[str, list[int]]) -> None:
+@given(counts_by_topic)
+def test_batch_after_batch_takes_every_message_once(waiting: dict[str, int]) -> None:
     left, total = waiting, 0
-    for turn in range(sum(map(len, waiting.values()))):
-        batch = taken(left, BatchLimits(3, 40), turn)
-        total += sum(map(len, batch.values()))
-        left = {topic: rest for topic, sizes in left.items() if (rest := sizes[len(batch.get(topic, [])) :])}
+    for turn in range(sum(waiting.values())):
+        batch = taken(left, 3, turn)
+        total += sum(batch.values())
+        left = {topic: rest for topic, count in left.items() if (rest := count - batch.get(topic, 0))}
         if not left:
             break
     assert not left
-    assert total == sum(map(len, waiting.values()))
+    assert total == sum(waiting.values())
 
 
 TOPIC = "t"
@@ -128,7 +113,7 @@ def test_what_a_header_made_a_reader_hold_is_given_back_when_the_batch_is_planne
     lookaheads = Lookaheads(OPTIONS, opening, lambda: resident[-1])
     news = [PartitionRange(TOPIC_OF_LOOKAHEAD, LedgerPosition(7, -1), LedgerPosition(7, 8))]
     for batch in range(2):
-        lookaheads.read_by_topic(OPTIONS.all_clusters()[0], STATES, news, isolated=False)
+        lookaheads.read_by_topic(OPTIONS.clusters[0], STATES, news, isolated=False)
         resident.append(REST + held)
         lookaheads.close_if_large()
         assert opened[-1].closed is (closed and batch == 0)  # what is held then at rest is not the readers'
@@ -194,7 +179,7 @@ class OpenedFeeds:
         self.now = Clock()
         self.opened: list[ScriptedFeed] = []
         self.is_exhausted = False
-        self.ahead = Lookahead(OPTIONS.all_clusters()[0], OPTIONS, TOPIC_OF_LOOKAHEAD, 10, self._open)
+        self.ahead = Lookahead(OPTIONS.clusters[0], OPTIONS, TOPIC_OF_LOOKAHEAD, 10, self._open)
 
     @contextmanager
     def _open(self, _: Any, __: Any, topic: str, after: LedgerPosition, queue: int) -> Iterator[ScriptedFeed]:
@@ -203,20 +188,20 @@ class OpenedFeeds:
         self.opened.append(feed)
         yield feed
 
-    def between(self, after: int, upto: int) -> Iterator[PendingMessage]:
+    def between(self, after: int, upto: int) -> Iterator[LedgerPosition]:
         return self.ahead.read_between(LedgerPosition(7, after), LedgerPosition(7, upto), self.now)
 
 
 def test_a_look_ahead_receives_no_more_than_its_caller_asks_for() -> None:
     feeds = OpenedFeeds(9)
-    assert next(feeds.between(-1, 8)) == PendingMessage(LedgerPosition(7, 0), 7)
+    assert next(feeds.between(-1, 8)) == LedgerPosition(7, 0)
     assert feeds.opened[0].received == 2
 
 
-def test_an_entry_that_is_never_delivered_counts_as_a_message_without_size_and_is_not_waited_for() -> None:
+def test_an_entry_that_is_never_delivered_counts_as_a_message_and_is_not_waited_for() -> None:
     feeds = OpenedFeeds(3)
     feeds.is_exhausted = True
     messages = feeds.between(-1, 8)
     first = next(messages)
     feeds.opened[0].newest = LedgerPosition(7, 8)
-    assert [first, *messages][-1] == PendingMessage(LedgerPosition(7, 8), 0)
+    assert [first, *messages][-1] == LedgerPosition(7, 8)

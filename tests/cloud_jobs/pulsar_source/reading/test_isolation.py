@@ -18,7 +18,7 @@ from cloud_jobs.pulsar_source.options import PulsarOptions, ReadStalled
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
 
 OPTIONS = PulsarOptions.parse(
-    {"serviceUrl": "pulsar://hq:1", "adminUrl": "http://hq:2", "topics": "persistent://t/n/x", "subscription": "s"}
+    {"clusters": "hq=pulsar://hq:1|http://hq:2", "topics": "persistent://t/n/x", "subscription": "s"}
 )
 LEDGERS = ((3, 5), (4, 0), (7, 5))
 STORED = [LedgerPosition(ledger, entry) for ledger, entries in LEDGERS for entry in range(entries)]
@@ -65,7 +65,7 @@ def start(task: ReaderTask, answer_s: float) -> ReaderProcess:
 
 
 def feed(topic: str) -> IsolatedFeed:
-    task = ReaderTask(OPTIONS.all_clusters()[0], OPTIONS, f"persistent://t/n/{topic}", BEGINNING, 10)
+    task = ReaderTask(OPTIONS.clusters[0], OPTIONS, f"persistent://t/n/{topic}", BEGINNING, 10)
     return IsolatedFeed(task, LEDGERS, start)
 
 

@@ -101,7 +101,7 @@ class CursorCase:
         self.flushes = True
         clusters = f"hq=pulsar://127.0.0.1:1|{place.url}"
         options = PulsarOptions.parse({"clusters": clusters, "topics": "t", "subscription": "s"})
-        self.exhaustion = ExhaustionProbe(options.all_clusters()[0], options, "t", "s", self.flush, clock=self.clock)
+        self.exhaustion = ExhaustionProbe(options.clusters[0], options, "t", "s", self.flush, clock=self.clock)
 
     def clock(self) -> float:
         return self.now_s

@@ -32,7 +32,7 @@ class RangeCase:
         state = self.topic.state()
         start = LedgerPosition(ledger, -1)
         whole = PartitionRange(TOPIC, start, state.last)
-        cluster = options.all_clusters()[0]
+        cluster = options.clusters[0]
         self.planned: PlannedRange = stream_range(whole, state, cluster, options, frozenset())
 
     def place(self, entry: int) -> LedgerPosition:
@@ -133,7 +133,7 @@ def runs_of(*runs: tuple[int, int, int, int]) -> EntryRuns:
 def test_a_batch_of_which_messages_are_left_out_is_found(
     start: LedgerPosition, end: LedgerPosition, runs: list[tuple[int, int, int, int]], partly: int | None
 ) -> None:
-    planned = PlannedRange(OPTIONS.all_clusters()[0], TOPIC, start, end, True, 1, frozenset(), ((7, 2),))
+    planned = PlannedRange(OPTIONS.clusters[0], TOPIC, start, end, True, 1, frozenset(), ((7, 2),))
     at_once, one_by_one = DeliveredEntries(planned), DeliveredEntries(planned)
     at_once.add(runs_of(*runs))
     for number in range(len(runs)):
