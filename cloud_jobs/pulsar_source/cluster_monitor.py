@@ -99,7 +99,6 @@ _TOUCH_PERIOD_S = 1.0
 _MAX_FILE_BYTES = 64 << 20
 _FILE_VERSION = 2
 _REQUEST_SUFFIX = ".switchover"
-_MAX_SHOWN = 300
 _Word = Annotated[str, Field(min_length=1)]
 
 
@@ -174,7 +173,7 @@ class FailoverFile:
                 raise ValueError(f"it is of another version than {_FILE_VERSION}, or lacks a part")
             return _IDENTITY.validate_python(document), _STATE.validate_python(document)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            what = one_line(str(error), _MAX_SHOWN) if content else "it is empty"
+            what = one_line(str(error)) if content else "it is empty"
             raise FailoverFileError(self._path, f"it is not a failover file of the Pulsar source: {what}") from error
 
     def save(self, owner: QueryIdentity, state: FailoverState) -> None:

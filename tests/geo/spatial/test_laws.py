@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import shapely
 from geographiclib.geodesic import Geodesic
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ from geo.spatial import (
     fences_from_geojson,
     use_by_fence,
 )
-from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, joined, line, stars, taken, walks
+from tests.geo.spatial.worlds import START_MS, every_fix, fence_lists, fences, joined, line, taken, walks
 
 # A long segment is no geodesic: its pieces may be longer than the whole, by L^2 tan^2(lat) / (24 R^2) of it
 LONG = 3e-6
@@ -70,75 +69,6 @@ def test_it_does_not_matter_how_the_fixes_were_cut_into_batches(
     for name in ("zone", "metres", "ms", "entry", "start", "end"):
         both = np.concatenate([getattr(one, name), getattr(other, name)[again]])
         np.testing.assert_array_equal(both, getattr(whole, name))
-
-
-@given(walks(), fence_lists(), st.randoms(use_true_random=False))
-def test_the_order_in_which_fixes_arrive_does_not_matter(fixes: Fixes, fences: list[Fence], random: object) -> None:
-    _, keep = np.unique(np.stack([fixes.device, fixes.t_ms]), axis=1, return_index=True)
-    fixes = taken(fixes, np.sort(keep))
-    shuffled = np.arange(len(fixes))
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    zones = ZoneSet(fences)
-    straight, late = zones.split(every_fix(fixes)), zones.split(every_fix(taken(fixes, shuffled)))
-    np.testing.assert_array_equal(straight.end_fix, shuffled[late.end_fix])
-    np.testing.assert_array_equal(straight.metres, late.metres)
-    np.testing.assert_array_equal(straight.entry, late.entry)
-
-
-@given(walks(devices=1), fence_lists())
-def test_a_track_driven_backwards_has_the_same_lengths_and_exits_for_entries(fixes: Fixes, fences: list[Fence]) -> None:
-    _, keep = np.unique(fixes.t_ms, return_index=True)
-    fixes = taken(fixes, keep)
-    back = Fixes(
-        device=fixes.device,
-        t_ms=fixes.t_ms[-1] + fixes.t_ms[0] - fixes.t_ms[::-1],
-        lat=fixes.lat[::-1],
-        lon=fixes.lon[::-1],
-    )
-    tracks, reverse, every = every_fix(fixes), every_fix(back), FenceSet(fences)
-    there, again = use_by_fence(tracks, every), use_by_fence(reverse, every)
-    count = len(every.names)
-    for name in ("metres", "ms"):
-        one = np.bincount(there.fence, getattr(there, name), count)
-        other = np.bincount(again.fence, getattr(again, name), count)
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=2e-6)
-    # what goes in comes out, but for where tracks begin and end
-    entries = np.bincount(there.fence, there.entries, count)
-    exits = np.bincount(again.fence, again.entries, count)
-    broken = 1 + tracks.gap_breaks
-    assert (np.abs(entries - exits) <= broken).all()
-
-
-@given(walks(), fence_lists(), st.sampled_from([0.5, 8.0, 64.0, -128.0]))
-def test_moving_the_world_along_a_parallel_changes_nothing(fixes: Fixes, fences: list[Fence], east: float) -> None:
-    moved = Fixes(device=fixes.device, t_ms=fixes.t_ms, lat=fixes.lat, lon=fixes.lon + east)
-    shifted = [Fence(one.id, shapely.affinity.translate(one.shape, xoff=east), one.priority) for one in fences]
-    here, there = FenceSet(fences), FenceSet(shifted)
-    one, other = use_by_fence(every_fix(fixes), here), use_by_fence(every_fix(moved), there)
-    count = len(here.names)
-    # rounding may decide what touches a border, never by more than a micrometre or so
-    lengths = [np.bincount(use.fence, use.metres, count) for use in (one, other)]
-    if not touches_a_border(fixes, fences):
-        np.testing.assert_allclose(lengths[0], lengths[1], atol=1e-4, rtol=1e-9)
-
-
-def touches_a_border(fixes: Fixes, fences: list[Fence]) -> bool:
-    borders = shapely.union_all([one.shape.boundary for one in fences])
-    path = shapely.linestrings(np.column_stack([fixes.lon, fixes.lat]))
-    near = shapely.intersection(path, borders.buffer(1e-9))
-    return bool(shapely.length(near) > 1e-7)
-
-
-@given(walks(), stars())
-def test_a_fence_and_its_complement_share_the_track(fixes: Fixes, shape: shapely.Polygon) -> None:
-    tracks = every_fix(fixes)
-    world = box(-4, 53, -2, 54)
-    rest = shapely.difference(world, shape)
-    pieces = ZoneSet([Fence("in", shape, 1), Fence("rest", rest)]).split(tracks)
-    # the border belongs to the fence, which wins: nothing is left outside, nothing is counted twice
-    assert not (pieces.zone == OUTSIDE).any()
-    alone = use_by_fence(tracks, FenceSet([Fence("in", shape)]))
-    np.testing.assert_allclose(pieces.metres[pieces.zone == 0].sum(), alone.metres.sum(), rtol=LONG, atol=1e-4)
 
 
 @given(walks(), fence_lists())
