@@ -187,9 +187,7 @@ class BatchEnds:
             ahead = self._lookaheads.read_by_topic(view.cluster, view.states, parts, isolated=isolated)
             if on_unreadable:
                 ahead = {name: self._apart(name, messages, on_unreadable) for name, messages in ahead.items()}
-            taken = limit_batch(ahead, weights, self._limit or 0, self._round)
-            self._lookaheads.close_if_large()
-            return taken
+            return limit_batch(ahead, weights, self._limit or 0, self._round)
 
     def _apart(
         self, topic: str, messages: Iterable[LedgerPosition], on_unreadable: OnUnreadable

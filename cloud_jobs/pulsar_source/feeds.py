@@ -1,17 +1,12 @@
-"""The source of one topic partition's messages: the durable subscription, or a reader that leaves no trace.
-
-A consumer holds about `prefetchBytes` of unpacked messages. The client counts its queue in messages, and a broker only
-knows packed sizes: 47 kB can become 1 GiB. So each process remembers the unpacked size of a topic's messages, and a
-consumer of a new topic begins with a short queue.
-"""
+"""The source of one topic partition's messages: the durable subscription, or a reader that leaves no trace."""
 
 import atexit
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -31,7 +26,6 @@ from cloud_jobs.pulsar_source.options import (
     SubscriptionBusy,
 )
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition
-from geo.replication.topic_naming import split_partition
 from waybill.pulsar.pulsar_client import PulsarAccess, PulsarAccessError, open_pulsar_client
 
 # Pulsar clients, cached for the life of the process.
@@ -236,9 +230,6 @@ class ExhaustionProbe:
         return False
 
 
-FIRST_QUEUE = 8
-"""How many messages are held ahead of a topic that this process has not seen."""
-
 POLL_MS = 5
 """How long a receive waits for more before it hands over what it has."""
 
@@ -246,48 +237,6 @@ MAX_RECEIVE = 1000
 """Most messages that one receive hands over."""
 
 _MAX_RECEIVE_BYTES = 8 << 20
-_STEP = 32
-"""How many times as many are held after the next look: the first messages may not be like the others."""
-
-_LOOK_MESSAGES = 2000
-"""Within how many messages a feed is opened again; after these it would be sent too much once more."""
-
-_FAR = 4
-"""How many times as long a queue must be, or as short, that a consumer is opened again for it."""
-
-_SAMPLES = 8
-_MAX_TOPICS = 10_000
-
-
-class Sizes:
-    """The unpacked sizes of each topic's messages, as this process saw them."""
-
-    def __init__(self) -> None:
-        self._mean: dict[str, float] = {}
-
-    def note(self, topic: str, messages: Sequence[Any]) -> None:
-        """Adds native messages of a topic partition; growth counts at once, shrinkage gradually."""
-        name = split_partition(topic)[0]
-        sampled = messages[:: max(1, len(messages) // _SAMPLES)]
-        mean = sum(message.length() for message in sampled) / len(sampled)
-        if len(self._mean) >= _MAX_TOPICS and name not in self._mean:
-            self._mean.clear()
-        self._mean[name] = max(mean, (3 * self._mean.get(name, mean) + mean) / 4)
-
-    def queue(self, topic: str, most: int, prefetch_bytes: int) -> int:
-        """How many messages of a topic partition may be held ahead; `most`: by their packed size."""
-        mean = self._mean.get(split_partition(topic)[0])
-        allowed = FIRST_QUEUE if mean is None else int(prefetch_bytes / max(1.0, mean))
-        return min(most, max(1, allowed))
-
-    @staticmethod
-    def differ(queue: int, other: int) -> bool:
-        """Whether two queue lengths differ enough to reopen a consumer."""
-        return queue >= _FAR * other or other >= _FAR * queue
-
-
-SIZES = Sizes()
-"""This process's."""
 
 
 class Feed(Protocol):
@@ -394,72 +343,11 @@ class _ReaderFeed:
         return bool(self._native.is_connected())
 
 
-class WideningFeed:
-    """A feed that holds few messages ahead for a topic that is new to this process, and more later.
-
-    For that it is reopened at most twice, within its first messages; those come once more.
-    """
-
-    def __init__(
-        self,
-        opening: Callable[[int], AbstractContextManager[Feed]],
-        topic: str,
-        most: int,
-        prefetch_bytes: int,
-        sizes: Sizes = SIZES,
-    ) -> None:
-        self._opening, self._topic, self._sizes = opening, topic, sizes
-        self._most, self._prefetch_bytes = most, prefetch_bytes
-        self._opened = ExitStack()
-        self._received = 0
-        self._queue = sizes.queue(topic, most, prefetch_bytes)
-        self._feed = self._opened.enter_context(opening(self._queue))
-
-    def close(self) -> None:
-        self._opened.close()
-
-    def receive(self) -> list[Any]:
-        messages = self._feed.receive()
-        if messages:
-            self._received += len(messages)
-            self._sizes.note(self._topic, messages)
-            if self._queue < self._most and self._received <= _LOOK_MESSAGES:
-                self._widen()
-        return messages
-
-    def last(self) -> LedgerPosition:
-        return self._feed.last()
-
-    def connected(self) -> bool:
-        return self._feed.connected()
-
-    def probe_exhausted(self, upto: LedgerPosition) -> bool:
-        return self._feed.probe_exhausted(upto)
-
-    def _widen(self) -> None:
-        allowed = self._sizes.queue(self._topic, self._most, self._prefetch_bytes)
-        if allowed > self._queue and self._sizes.differ(allowed, self._queue):
-            # Closed first: the subscription is exclusive.
-            self._opened.close()
-            self._queue = min(allowed, _STEP * self._queue)
-            self._feed = self._opened.enter_context(self._opening(self._queue))
-
-
 @contextmanager
 def durable_feed(cluster: SourceCluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
     """A feed from the durable subscription's cursor; the first messages may repeat. `queue_size`: the most held
     ahead.
     """
-
-    def opening(queue: int) -> AbstractContextManager[Feed]:
-        return _durable_feed(cluster, options, topic, queue)
-
-    with closing(WideningFeed(opening, topic, queue_size, options.prefetch_bytes)) as feed:
-        yield feed
-
-
-@contextmanager
-def _durable_feed(cluster: SourceCluster, options: PulsarOptions, topic: str, queue_size: int) -> Iterator[Feed]:
     policy = pulsar.ConsumerBatchReceivePolicy(MAX_RECEIVE, _MAX_RECEIVE_BYTES, POLL_MS)
     wait_s = options.read_timeout_seconds
     with durable_consumer(cluster, options, topic, queue=queue_size, wait_s=wait_s, policy=policy) as consumer:
@@ -484,28 +372,8 @@ def reader_feed(
     The broker sends the entry at that position once more, and the client skips it; with `first`, the entry after it,
     the broker starts there. `queue_size`: the most held ahead; 0: nothing is sent.
     """
-
-    def opening(queue: int) -> AbstractContextManager[Feed]:
-        return _reader_feed(cluster, options, topic, after, queue=queue, first=first, one_by_one=one_by_one)
-
-    most = 1 if one_by_one else queue_size
-    with closing(WideningFeed(opening, topic, most, options.prefetch_bytes)) as feed:
-        yield feed
-
-
-@contextmanager
-def _reader_feed(
-    cluster: SourceCluster,
-    options: PulsarOptions,
-    topic: str,
-    after: LedgerPosition,
-    *,
-    queue: int,
-    first: LedgerPosition | None,
-    one_by_one: SingleMessageHandover | None,
-) -> Iterator[Feed]:
     name = uuid4().hex  # the client puts a random end to it
-    client = shared_client(cluster, options)
+    client, queue_size = shared_client(cluster, options), 1 if one_by_one else queue_size
 
     def flush() -> None:
         # What a reader itself can be asked it answers from memory. The client has one connection to each broker.
@@ -516,7 +384,7 @@ def _reader_feed(
             topic,
             pulsar.MessageId.earliest if after == BEGINNING else id_of(first or after),
             start_message_id_inclusive=first is not None,
-            receiver_queue_size=queue,
+            receiver_queue_size=queue_size,
             reader_listener=one_by_one.listen if one_by_one else None,
             is_read_compacted=options.read_compacted,
             subscription_role_prefix=name,
@@ -526,7 +394,7 @@ def _reader_feed(
         raise to_source_error(cluster, f"opening a reader on {topic}", error) from error
     try:
         with closing(ExhaustionProbe(cluster, options, topic, name, flush)) as exhaustion:
-            yield _ReaderFeed(reader, exhaustion, queue, one_by_one)
+            yield _ReaderFeed(reader, exhaustion, queue_size, one_by_one)
     finally:
         with suppress(pulsar.PulsarException):
             reader.close()

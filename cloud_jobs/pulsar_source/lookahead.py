@@ -18,12 +18,11 @@ import structlog
 
 from cloud_jobs.pulsar_source.admin import States
 from cloud_jobs.pulsar_source.entries import queue_size
-from cloud_jobs.pulsar_source.feeds import SIZES, Feed, reader_feed, to_source_error
+from cloud_jobs.pulsar_source.feeds import Feed, reader_feed, to_source_error
 from cloud_jobs.pulsar_source.isolation import ReaderTask, isolated_feed
 from cloud_jobs.pulsar_source.messages import batch_size_of
 from cloud_jobs.pulsar_source.options import PulsarOptions, ReadStalled, SourceCluster
 from cloud_jobs.pulsar_source.position import BEGINNING, LedgerPosition, PartitionRange, PartitionState
-from waybill.daemon.process import resident_bytes
 
 # The range of one micro-batch, and its limits by partition. Pure.
 
@@ -101,9 +100,6 @@ def limit_batch(
 
 _log = structlog.get_logger(__name__)
 
-_MAX_HELD_BYTES = 1 << 30
-"""Beside what the readers may prefetch."""
-
 FeedOpener = Callable[[SourceCluster, PulsarOptions, str, LedgerPosition, int], AbstractContextManager[Feed]]
 
 
@@ -118,7 +114,6 @@ class Lookahead:
         self._opener = opener
         self._opened = ExitStack()
         self._feed: Feed | None = None
-        self._opened_for = 0
         self._pending: deque[LedgerPosition] = deque()
         self._from = BEGINNING
         self._reached = BEGINNING
@@ -144,11 +139,8 @@ class Lookahead:
                 return
 
     def _move_to(self, after: LedgerPosition) -> None:
-        queue = SIZES.queue(self._topic, self._queue, self._options.prefetch_bytes)
-        fits = self._feed is not None and not SIZES.differ(queue, self._opened_for)
-        if not fits or not self._from <= after <= max(self._reached, self._from):
+        if self._feed is None or not self._from <= after <= max(self._reached, self._from):
             self.close()
-            self._opened_for = queue
             self._feed = self._opened.enter_context(
                 self._opener(self._cluster, self._options, self._topic, after, self._queue)
             )
@@ -198,13 +190,10 @@ class Lookaheads:
         self,
         options: PulsarOptions,
         opener: Callable[[SourceCluster, PulsarOptions, str, int], Lookahead] = Lookahead,
-        resident: Callable[[], int] = resident_bytes,
     ) -> None:
         self._options = options
         self._open = opener
-        self._resident = resident
         self._lookaheads: dict[tuple[str, str], Lookahead] = {}
-        self._idle_bytes = 0
 
     def close(self) -> None:
         for lookahead in self._lookaheads.values():
@@ -242,23 +231,10 @@ class Lookaheads:
             for part in ranges
         }
 
-    def close_if_large(self) -> None:
-        """Closes the readers after planning if this process holds much more than they may prefetch.
-
-        The client allocates what a chunk's header claims, up to 4 GiB, and keeps it while its reader is open.
-        """
-        held = self._resident() - self._idle_bytes
-        if self._lookaheads and held > _MAX_HELD_BYTES + 2 * len(self._lookaheads) * self._options.prefetch_bytes:
-            _log.warning("the lookahead is closed", held_bytes=held, readers=len(self._lookaheads))
-            self.close()
-
     def _lookahead(
         self, cluster: SourceCluster, states: Mapping[str, PartitionState], part: PartitionRange
     ) -> Lookahead:
         key = (cluster.name, part.topic)
-        if not self._lookaheads:
-            # What the process holds before the first reader: only what comes on top is theirs.
-            self._idle_bytes = self._resident()
         if key not in self._lookaheads:
             self._lookaheads[key] = self._open(cluster, self._options, part.topic, self._queue(states[part.topic]))
         return self._lookaheads[key]

@@ -101,9 +101,6 @@ class CopiedMessage:
     def message_id(self) -> Any:  # the native client's names, here and below
         return pulsar.MessageId.deserialize(self.serialized_id)
 
-    def length(self) -> int:
-        return len(self.value)
-
     def data(self) -> bytes:
         return self.value
 
@@ -148,9 +145,6 @@ class UnreadableEntry:
 
     def message_id(self) -> Any:  # the native client's names, here and below
         return id_of(self.position)
-
-    def length(self) -> int:
-        return 0
 
     def data(self) -> bytes:
         return b""

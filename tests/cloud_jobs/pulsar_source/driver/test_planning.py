@@ -4,19 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud_jobs.pulsar_source.lookahead import (
     Lookahead,
-    Lookaheads,
     limit_batch,
     limit_to_target,
     start_positions,
 )
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from cloud_jobs.pulsar_source.position import BEGINNING, LedgerInfo, LedgerPosition, PartitionRange, PartitionState
+from cloud_jobs.pulsar_source.position import BEGINNING, LedgerInfo, LedgerPosition, PartitionState
 
 counts_by_topic = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 15), min_size=1)
 
@@ -85,39 +83,6 @@ TOPIC_OF_LOOKAHEAD = "persistent://public/default/t"
 OPTIONS = PulsarOptions.parse(
     {"clusters": "hq=pulsar://h:1|http://h:2", "topics": TOPIC_OF_LOOKAHEAD, "subscription": "s"}
 )
-STATES = {TOPIC_OF_LOOKAHEAD: PartitionState((LedgerInfo(7, 9, 90),), LedgerPosition(7, 8), LedgerPosition(7, -1))}
-REST, GIB = 5 << 30, 1 << 30
-
-
-class Opened:
-    """Stands for a look ahead; notes that it was closed."""
-
-    def __init__(self, *_: Any) -> None:
-        self.closed = False
-
-    def read_between(self, *_: Any) -> list[Any]:
-        return []
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.mark.parametrize(("held", "closed"), [(0, False), (GIB, False), (2 * GIB, True), (8 * GIB, True)])
-def test_what_a_header_made_a_reader_hold_is_given_back_when_the_batch_is_planned(held: int, closed: bool) -> None:
-    resident, opened = [REST], list[Opened]()
-
-    def opening(*_: Any) -> Any:
-        opened.append(Opened())
-        return opened[-1]
-
-    lookaheads = Lookaheads(OPTIONS, opening, lambda: resident[-1])
-    news = [PartitionRange(TOPIC_OF_LOOKAHEAD, LedgerPosition(7, -1), LedgerPosition(7, 8))]
-    for batch in range(2):
-        lookaheads.read_by_topic(OPTIONS.clusters[0], STATES, news, isolated=False)
-        resident.append(REST + held)
-        lookaheads.close_if_large()
-        assert opened[-1].closed is (closed and batch == 0)  # what is held then at rest is not the readers'
-        assert len(opened) == 1 + (closed and batch == 1)
 
 
 class ScriptedFeed:
@@ -160,9 +125,6 @@ class SentMessage:
 
     def batch_index(self) -> int:
         return -1
-
-    def length(self) -> int:
-        return 7
 
 
 class Clock:
