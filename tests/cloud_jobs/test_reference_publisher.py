@@ -308,21 +308,6 @@ def test_what_contradicts_what_the_lake_has_is_named_and_nothing_is_published(
     assert "nothing was published" in done.stderr
 
 
-def put_fences(folder: Path, *features: dict[str, Any]) -> Result:
-    put(folder)  # the settings and the key
-    (folder / "fences.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": features}))
-    words = ["--config", str(folder / "cloud.toml"), "--reason", "as agreed", "--key", str(folder / "mine.key")]
-    return CliRunner().invoke(app, ["put", str(folder / "fences.geojson"), *words])
-
-
-def lake_of_fences(folder: Path, *features: dict[str, Any]) -> None:
-    lake = Lake(folder / "lake")
-    lake.create()
-    lake.append(
-        "reference", [row_of("fence", one["properties"]["id"], one, number) for number, one in enumerate(features)]
-    )
-
-
 def test_it_is_signed_by_the_key_that_is_named_for_the_reason_that_is_given(
     tmp_path: Path, published: Published
 ) -> None:

@@ -191,13 +191,6 @@ def test_an_answer_that_cannot_be_read_is_unknown_and_says_why(payload: bytes) -
     assert 0 < len(reason) <= 500
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["outcome", "reason", "x"]), inner),
-    max_leaves=10,
-)
-
-
 def queue_of(folder: Path, *trusted: NewOperator) -> tuple[PushQueue, list[str]]:
     refused: list[str] = []
     settings = PushFolder(folder=folder, operators=operators_file(folder / "operators.toml", *trusted))

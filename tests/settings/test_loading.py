@@ -52,17 +52,6 @@ def test_an_unknown_key_is_named_with_the_nearest_right_one_at_its_place() -> No
     assert problems('host = "h"\n[inner]\nzzz = 5') == ["inner.zzz: no such setting; known are port"]
 
 
-class Access(Settings):
-    token_file: str | None = None
-    tls_ca: str | None = None
-    tls_key: str | None = None
-
-
-class Elsewhere(Settings):
-    access: Access = Access()
-    broker: Inner = Inner()
-
-
 def test_every_mistake_is_listed_at_once() -> None:
     assert len(problems('host = 5\ninner = { port = "x" }\nwrong = 1')) == 3
 

@@ -9,7 +9,6 @@ from tests.simulator.agreed import ALWAYS, NOON, contracts, km, payer, tariff
 
 MARCH = month_of("Europe/Berlin", 2026, 3)
 KM = 'meter = "distance", unit = "km"'
-FLAT = f'{KM}, unit_amount = "0.45"'
 INSIDE = f'{KM}, zone = "*", unit_amount = "0.45"'
 
 

@@ -7,7 +7,6 @@ import pytest
 from rich.cells import cell_len
 
 from cloud_jobs import terminal as fitted_table
-from cloud_jobs.bill_cli import app
 from cloud_jobs.billing.certificates import cli as decisions_cli
 from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register import commands
@@ -62,7 +61,6 @@ def test_on_a_terminal_of_80_columns_no_number_amount_or_name_is_cut(
 
 
 BILL_PAGE = (Path(__file__).parents[3] / "docs" / "billing.md").read_text(encoding="utf-8")
-COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
 
 
 @pytest.mark.parametrize("word", [f"| {state} |" for state in ClosingState] + [f"`{form}`" for form in Form])

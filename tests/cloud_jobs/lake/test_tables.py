@@ -29,7 +29,6 @@ from tests.usage_rows import usage_row
 from waybill.record import IntervalSet, Tombstone
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
-WITHOUT_PLACES = pa.schema([field for field in REFERENCE if field.name != "place"])
 
 
 @pytest.fixture

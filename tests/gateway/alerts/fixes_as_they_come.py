@@ -27,7 +27,6 @@ from geo.spatial import (
 
 NOON = 1_767_614_400_000  # 2026-01-05T12:00Z, a Monday
 NOW = NOON + 3_600_000
-MINUTE = 60_000
 
 
 def square(name: str, west: float, south: float, size: float, **properties: object) -> dict[str, object]:

@@ -154,10 +154,6 @@ METRE = 1 / 111_320  # in degrees, at the equator
 AROUND = box(12.0, -1.0, 14.0, 1.0)
 
 
-def square(lon: float, half_m: float) -> Polygon:
-    return box(lon - half_m * METRE, -half_m * METRE, lon + half_m * METRE, half_m * METRE)
-
-
 def version(
     shape: Polygon, from_s: float | None = None, *, limit: float | None = None, until_s: float | None = None
 ) -> Fence:
@@ -206,13 +202,6 @@ def test_speeding_lasts_as_long_as_it_is_over_the_limits_in_force() -> None:
         assert fast(raised, at_s, min_stay_s=150) == []
         assert [(kind, at) for kind, at, _ in fast(raised, at_s, min_stay_s=99)] == [("speeding", 0.0)]
         assert [(kind, at) for kind, at, _ in fast(kept, at_s, min_stay_s=150)] == [("speeding", 0.0)]
-
-
-seconds = st.integers(1, 60)
-metres = st.integers(-80, 80)
-
-
-BESIDE = version(box(13.0 + METRE, -0.01, 13.01, 0.01), 20)
 
 
 states = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 3))

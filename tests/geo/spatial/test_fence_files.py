@@ -33,12 +33,6 @@ def read(*features: dict[str, Any]) -> FenceReport:
     return fences_from_geojson('{"type": "FeatureCollection",\n"features": [\n' + rows + "\n]}")
 
 
-def only(*features: dict[str, Any]) -> Fence:
-    report = read(*features)
-    assert report.refused == ()
-    return report.fences[0]
-
-
 def test_a_bad_fence_is_named_with_its_place_and_does_not_hide_the_rest() -> None:
     report = read(
         feature("good", "Polygon", [SQUARE]),

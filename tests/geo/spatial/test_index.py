@@ -82,12 +82,6 @@ def disc(corners: int, radius: float, x: float = 10.0, y: float = 50.0) -> Polyg
     return Polygon(np.column_stack([x + radius * np.cos(angle), y + radius * np.sin(angle)]))
 
 
-def comb(teeth: int) -> Polygon:
-    x = 10 + np.arange(2 * teeth) / teeth
-    top = np.where(np.arange(2 * teeth) % 2 == 0, 51.0, 50.1)
-    return Polygon([(10.0, 50.0), *zip(x.tolist(), top.tolist(), strict=True), (12.0, 50.0)])
-
-
 def moved(count: int, by: float, corners: int = 40) -> list[Polygon]:
     rng = np.random.default_rng(3)
     return [translate(disc(corners, 0.01), *(by * rng.normal(0, 1, 2))) for _ in range(count)]

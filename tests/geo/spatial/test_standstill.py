@@ -29,9 +29,7 @@ from tests.geo.spatial.noisy_drives import HOME, ROADS, Drive, Receiver, drive, 
 from tests.geo.spatial.worlds import START_MS
 
 CLEAN = TrackSettings(rule="standstill")
-EXACT = TrackSettings(rule="every_fix")
 REACH = CLEAN.margin_ms, CLEAN.reach_ahead_ms + 1
-HOUR_MS = 3_600_000
 NAN = float("nan")
 
 
@@ -212,14 +210,6 @@ def test_by_the_rule_every_fix_each_entry_and_each_crossing_counts() -> None:
     assert charged_entries(tracks, zones, pieces, EXACT_OF_CHARGES).tolist() == pieces.entry.tolist()
     gates = GateSet([Gate("gate", np.array([[HOME[0], HOME[1] - 0.1], [HOME[0], HOME[1] + 0.1]]))])
     assert charged_crossings(tracks, gates.crossings(tracks), EXACT_OF_CHARGES).all()
-
-
-def along(east_m: list[float], every_s: float = 10.0) -> Tracks:
-    lon = HOME[0] + np.array(east_m) / EAST_M
-    t_ms = START_MS + np.arange(len(lon)) * round(every_s * 1000)
-    accuracy = np.full(len(lon), 5.0)
-    fixes = Fixes(device=np.zeros(len(lon)), t_ms=t_ms, lat=np.full(len(lon), HOME[1]), lon=lon, accuracy_m=accuracy)
-    return build_tracks(fixes, CLEAN)
 
 
 @pytest.mark.parametrize("name", ["city", "delivery", "stop and go"])

@@ -34,7 +34,6 @@ from tests.examples import examples
 DAY = TrueDays("UTC", date(2026, 3, 3), date(2026, 3, 3))
 NOON = datetime(2026, 3, 3, 12, tzinfo=UTC)
 KM = 1_000_000
-NIGHT = {"id": "night", "days": ["tue"], "begin": "12:00", "end": "12:30"}
 
 
 def driven(zone: str = "", hour: datetime = NOON) -> Row:

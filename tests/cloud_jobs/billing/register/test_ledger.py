@@ -57,9 +57,6 @@ from tests.cloud_jobs.billing.documents.rated import charges
 from tests.cloud_jobs.billing.register.closings import MARCH, NOW, change_between, closing_of
 from tests.examples import examples
 
-JANUARY = MARCH._replace(first_day=date(2026, 1, 1), last_day=date(2026, 1, 31))
-
-
 NOTHING = change_between({}, {})
 
 
