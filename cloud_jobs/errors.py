@@ -30,12 +30,6 @@ class LakeError(CloudError):
     """A table of the lake is missing, unreadable, or of another version."""
 
 
-class UnknownSnapshot(LakeError):
-    def __init__(self, snapshot_id: str, newest: Sequence[str]) -> None:
-        super().__init__(f"no snapshot {snapshot_id!r} was taken; the newest are: {', '.join(newest) or 'none'}")
-        self.snapshot_id = snapshot_id
-
-
 class OtherRecords(LakeError):
     def __init__(self, table: str, *, covered_number: int, found_number: int) -> None:
         super().__init__(
@@ -92,8 +86,6 @@ class Fenced(CloudError):
             else f"a table was restored from a backup, or created again, while this ingest ran (it is at ingest number "
             f"{found_number}, this one knows {expected_number}); {stops}."
         )
-        self.expected_number = expected_number
-        self.found_number = found_number
 
 
 class CommitFailed(CloudError):

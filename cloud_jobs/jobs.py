@@ -49,7 +49,7 @@ def run_close(
 ) -> list[Closing]:
     """Closes days for some payers, or for all, at a snapshot or at a new one; returns the closings by payer.
 
-    `against_records`, `unbilled`: see `close_period`. Raises LakeError, UnknownSnapshot, UnknownPayer, NoPayer,
+    `against_records`, `unbilled`: see `close_period`. Raises LakeError, UnknownPayer, NoPayer,
     CommitConflict, CommitFailed, StoreUnavailable.
     """
     lake = settings.tables

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from cloud_jobs.billing.errors import UnknownCurrency
+from cloud_jobs.billing.errors import BillingError
 
 # Currencies and minor units (ISO 4217, list one).
 
@@ -30,11 +30,12 @@ EXPONENT_OF: dict[str, int] = {
 
 
 def exponent(currency: str) -> int:
-    """The digits after the point of a currency. Raises UnknownCurrency."""
+    """The digits after the point of a currency. Raises BillingError."""
     try:
         return EXPONENT_OF[currency]
     except KeyError:
-        raise UnknownCurrency(currency) from None
+        message = f"no currency {currency!r} in ISO 4217; use its three capital letters, for instance EUR"
+        raise BillingError(message) from None
 
 
 def amount_text(amount_minor: int, currency: str) -> str:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, FileType
 
-from cloud_jobs.errors import LakeError, OtherRecords, UnknownSnapshot
+from cloud_jobs.errors import LakeError, OtherRecords
 from cloud_jobs.lake.appending import Row, append_missing
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.tables import COVERS, FENCES, INGEST, QUARANTINED, TRACKS, Lake, row_fault_as_error
@@ -231,11 +231,11 @@ def snapshots(lake: Lake) -> list[Snapshot]:
 
 
 def read_snapshot(lake: Lake, snapshot_id: str) -> Snapshot:
-    """Raises UnknownSnapshot, LakeError."""
+    """Raises LakeError, also for a snapshot that was not taken."""
     found = lake.rows(TABLE, where=[("id", "=", snapshot_id)]).to_pylist()
     if not found:
-        newest = [one.id for one in snapshots(lake)[-_MAX_NAMED:]]
-        raise UnknownSnapshot(snapshot_id, newest)
+        newest = ", ".join(one.id for one in snapshots(lake)[-_MAX_NAMED:])
+        raise LakeError(f"no snapshot {snapshot_id!r} was taken; the newest are: {newest or 'none'}")
     return _snapshot(found[0])
 
 

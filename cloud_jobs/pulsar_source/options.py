@@ -241,7 +241,9 @@ class PulsarOptions(PulsarAccess):
     max_messages_per_trigger: int | None = Field(
         None, ge=1, le=_MAX_MESSAGES, description="most messages of one micro-batch"
     )
-    prefetch_bytes: int = Field(16 << 20, ge=1, le=1 << 30, description="about how many stored bytes a reader holds ahead")
+    prefetch_bytes: int = Field(
+        16 << 20, ge=1, le=1 << 30, description="about how many stored bytes a reader holds ahead"
+    )
 
     operation_timeout_seconds: int = Field(5, ge=1, le=_MAX_WAIT_S, description="bound of one call to a cluster")
     read_timeout_seconds: float = Field(

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from waybill.identity.errors import (
-    AuthorityExpired,
+    AuthorityError,
     KeyRefused,
     NameRefused,
     NotAnAuthority,
@@ -291,7 +291,7 @@ def make_regional(
     """The certificate of a region's authority, which signs devices, clients and servers, but no authority.
 
     `servers`: DNS names (with their subdomains), IP addresses and networks that its servers may have; verifiers reject
-    others. Raises NotAnAuthority where `root` is not a root, AuthorityExpired, NameRefused.
+    others. Raises NotAnAuthority where `root` is not a root, AuthorityError, NameRefused.
     """
     if not root.is_root:
         raise NotAnAuthority(f"{root.name!r} is not a root: only a root signs a region's authority")
@@ -495,7 +495,10 @@ def _end(authority: Authority, now: datetime, lifetime: timedelta) -> datetime:
     certificate = authority.certificate
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begins <= now < ends:
-        raise AuthorityExpired(authority.name, begins=begins, ends=ends, now=now)
+        raise AuthorityError(
+            f"{authority.name} is valid from {begins:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC, and it is "
+            f"{now:%Y-%m-%d %H:%M}: renew it, or set the clock"
+        )
     return min(now + lifetime, ends)
 
 

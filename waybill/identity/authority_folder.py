@@ -105,7 +105,7 @@ class AuthorityFolder:
     ) -> Self:
         """The authority of a region, signed by a root. `servers`: names that its servers may have.
 
-        Raises AuthorityExists, AuthorityExpired, NameRefused, OSError.
+        Raises AuthorityExists, AuthorityError, NameRefused, OSError.
         """
         if (folder / AUTHORITY_KEY).exists():
             raise AuthorityExists(folder)
@@ -153,7 +153,7 @@ class AuthorityFolder:
     ) -> Self:
         """A region's authority with the same key and a new end: certificates that it signed stay valid.
 
-        `servers`: the names that its servers may have; none: those of before. Raises NameRefused, AuthorityExpired.
+        `servers`: the names that its servers may have; none: those of before. Raises NameRefused, AuthorityError.
         """
         permitted = servers or permitted_servers(regional.authority.certificate) or ()
         key = regional.authority.key
@@ -162,7 +162,7 @@ class AuthorityFolder:
         return type(self)(regional.folder, Authority(issued.certificate, key), self.root_pem)
 
     def device(self, request: bytes, tenant: str, device: str, *, now: datetime, lifetime: timedelta) -> Issued:
-        """A device's operational certificate. Raises RequestRefused, NameRefused, AuthorityExpired."""
+        """A device's operational certificate. Raises RequestRefused, NameRefused, AuthorityError."""
         serial = x509.random_serial_number()
         issued = issue_device(self.authority, request, tenant, device, now=now, serial=serial, lifetime=lifetime)
         return self._recorded(issued)
@@ -182,7 +182,7 @@ class AuthorityFolder:
     ) -> Issued:
         """The certificate of a device or a client, or with `servers` of a server that is reached there.
 
-        Raises NameRefused, AuthorityExpired.
+        Raises NameRefused, AuthorityError.
         """
         if servers:
             return self.server(key, name, servers, now=now, lifetime=lifetime)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -65,15 +64,6 @@ class AuthorityError(IdentityError):
     """An authority cannot do what it is asked."""
 
 
-class AuthorityExpired(AuthorityError):
-    def __init__(self, name: str, *, begins: datetime, ends: datetime, now: datetime) -> None:
-        super().__init__(
-            f"{name} is valid from {begins:%Y-%m-%d %H:%M} to {ends:%Y-%m-%d %H:%M} UTC, and it is "
-            f"{now:%Y-%m-%d %H:%M}: renew it, or set the clock"
-        )
-        self.begins, self.ends = begins, ends
-
-
 class NotAnAuthority(AuthorityError):
     """A certificate may not sign others, or belongs to another key."""
 
@@ -91,14 +81,6 @@ class AuthorityExists(AuthorityFolderError):
 
 class AuthorityMissing(AuthorityFolderError):
     """There is no authority, or its key is kept elsewhere."""
-
-
-class KeyExists(AuthorityFolderError):
-    def __init__(self, folder: Path, whose: str) -> None:
-        super().__init__(
-            folder,
-            f"has the key of {whose}, which is never replaced: use another folder, or `waybill pki renew {folder}`",
-        )
 
 
 class CredentialsRefused(AuthorityFolderError):

@@ -39,9 +39,9 @@ from waybill.identity.authority_folder import (
 from waybill.identity.broker_conf import read_share
 from waybill.identity.errors import (
     AuthorityDamaged,
+    AuthorityFolderError,
     AuthorityMissing,
     CredentialsRefused,
-    KeyExists,
     NameRefused,
 )
 from waybill.identity.names import (
@@ -139,7 +139,7 @@ class PkiFolder:
     ) -> AuthorityFolder:
         """The authority of a region. `servers`: the names that its servers may have.
 
-        Raises AuthorityExists, AuthorityExpired, NameRefused, OSError.
+        Raises AuthorityExists, AuthorityError, NameRefused, OSError.
         """
         place = self._place(region)
         return AuthorityFolder.create_regional(place, root, region, servers=servers, now=now, lifetime=lifetime)
@@ -203,8 +203,8 @@ class PkiFolder:
         A gateway's folder also gets a copy of the region's share.
 
         `region`: whose authority signs; None for a server of Pulsar. A key without a certificate is used again.
-        Raises KeyExists where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused,
-        AuthorityExpired.
+        Raises AuthorityFolderError where the folder has a certificate, AuthorityMissing, NameRefused, KeyRefused,
+        AuthorityError.
         """
         self._check_free(folder)
         named = parse_name(name)
@@ -224,7 +224,7 @@ class PkiFolder:
     ) -> None:
         """Write a device's certificate for a request (PEM file) and the root's certificate; the key stays elsewhere.
 
-        Raises KeyExists, CredentialsRefused, NameRefused, RequestRefused, AuthorityExpired, OSError.
+        Raises AuthorityFolderError, CredentialsRefused, NameRefused, RequestRefused, AuthorityError, OSError.
         """
         authority, named = self.region(region), parse_name(name)
         if not isinstance(named, DeviceName):
@@ -295,7 +295,9 @@ class PkiFolder:
 
     def _check_free(self, folder: Path) -> None:
         if (folder / _CERTIFICATE).exists():
-            raise KeyExists(folder, common_name(read_certificate(folder / _CERTIFICATE).subject))
+            whose = common_name(read_certificate(folder / _CERTIFICATE).subject)
+            other = f"use another folder, or `waybill pki renew {folder}`"
+            raise AuthorityFolderError(folder, f"has the key of {whose}, which is never replaced: {other}")
 
     def _place(self, region: str) -> Path:
         # The name becomes a folder and a part of certificates' names.

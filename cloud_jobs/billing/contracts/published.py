@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity
 from cloud_jobs.billing.contracts.fields import Contract
 from cloud_jobs.billing.contracts.tariff import Tariff
-from cloud_jobs.billing.errors import BadReference
+from cloud_jobs.billing.errors import BillingError
 from geo.reference.in_force import Usable
 
 # Versions of one id by start.
@@ -121,7 +121,7 @@ class AccountFacts(NamedTuple):
 
 
 def usable_contract(kind: str, body: str) -> Usable[Contract]:
-    """The contract of a JSON text, and its start (µs since 1970). Raises BadReference."""
+    """The contract of a JSON text, and its start (µs since 1970). Raises BillingError."""
     made = parsed(MODEL_OF[kind], body)
     return Usable(micros(made.effective_from), made)  # type: ignore[attr-defined]
 
@@ -159,7 +159,7 @@ def _account_facts(account: Account, numbers: dict[tuple[str, str], int]) -> Acc
 
 
 def parsed(model: type[_Made], body: str) -> _Made:
-    """The contract of a JSON text. Raises BadReference with each fault and its place."""
+    """The contract of a JSON text. Raises BillingError with each fault and its place."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -169,7 +169,7 @@ def parsed(model: type[_Made], body: str) -> _Made:
             for message in [one["msg"].removeprefix(VALUE_ERROR)]
         ]
         rest = [f"and {len(faults) - _MAX_REASONS} more faults"] if len(faults) > _MAX_REASONS else []
-        raise BadReference("; ".join([*faults[:_MAX_REASONS], *rest])) from error
+        raise BillingError("; ".join([*faults[:_MAX_REASONS], *rest])) from error
 
 
 # price lists are few, and the accounts that have them are many

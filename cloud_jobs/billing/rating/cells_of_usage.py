@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cloud_jobs.billing.contracts import AccountContract, Assigned, PayerContract, Tariff, TariffSpan, Window
 from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.contracts.tariff import QUARTERS_OF_A_DAY
-from cloud_jobs.billing.errors import AssignedTwice, BadUsage, ContradictoryUsage
+from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
@@ -128,7 +128,7 @@ class UsageColumns:
     """Usage as arrays, ordered by device number, zone (its index in `zones`) and hour (since 1970).
 
     `quantities`: for each of `names` an array of shape (rows, 4), one column per quarter. `digests`: 16 bytes per row.
-    Raises BadUsage, ContradictoryUsage.
+    Raises BillingError.
     """
 
     def __init__(
@@ -200,10 +200,10 @@ def _quarters(column: pa.ChunkedArray) -> Ints:
     lists = known_quarters(column).combine_chunks()
     lengths = pc.list_value_length(lists)
     if len(lists) and pc.min_max(lengths).as_py() != {"min": QUARTERS, "max": QUARTERS}:
-        raise BadUsage("a quantity of usage is not a list of the four quarters of its hour")
+        raise BillingError("a quantity of usage is not a list of the four quarters of its hour")
     values: Ints = lists.flatten().to_numpy(zero_copy_only=False).astype(np.int64).reshape(-1, QUARTERS)
     if len(values) and (values.min() < 0 or int(values.max()) * values.size >= MOST):
-        raise BadUsage("a quantity of usage is negative, or larger than anything that can be metered")
+        raise BillingError("a quantity of usage is negative, or larger than anything that can be metered")
     return values
 
 
@@ -211,14 +211,14 @@ def _digests(column: pa.ChunkedArray) -> Any:
     try:
         fixed = pc.cast(pc.cast(column.combine_chunks(), pa.binary()), pa.binary(DIGEST_BYTES))
     except pa.ArrowInvalid as error:
-        raise BadUsage(f"a digest of usage is not {DIGEST_BYTES} characters: {error}") from error
+        raise BillingError(f"a digest of usage is not {DIGEST_BYTES} characters: {error}") from error
     held = fixed.buffers()[1]
     everything = np.frombuffer(held, f"S{DIGEST_BYTES}") if held is not None else np.zeros(0, f"S{DIGEST_BYTES}")
     return everything[fixed.offset : fixed.offset + len(fixed)]
 
 
 def _refuse_contradictions(usage: pa.Table, one: Ints, other: Ints, quarters: list[Ints], digests: Any) -> None:
-    """Raises ContradictoryUsage if two rows of one key and one commit differ."""
+    """Raises BillingError if two rows of one key and one commit differ."""
     differ = digests[one] != digests[other]
     for values in quarters:
         differ |= (values[one] != values[other]).any(axis=1)
@@ -226,7 +226,9 @@ def _refuse_contradictions(usage: pa.Table, one: Ints, other: Ints, quarters: li
         row = usage.slice(int(one[np.flatnonzero(differ)[0]]), 1)
         tenant, device, zone = (row[name][0].as_py() for name in ("tenant", "device", "zone"))
         hour = EPOCH + timedelta(microseconds=pc.cast(row["hour"], pa.int64())[0].as_py())
-        raise ContradictoryUsage(tenant, device, hour, zone)
+        raise BillingError(
+            f"usage of {tenant}/{device} at {hour.isoformat()} in zone {zone!r} was computed twice, with two results"
+        )
 
 
 # Who pays for a device at a time, for many payers at once, as sorted arrays.
@@ -250,7 +252,7 @@ class HoldingMatch(NamedTuple):
 
 
 class Holdings:
-    """The device assignments of some payers, as arrays in the order of device and time. Raises AssignedTwice.
+    """The device assignments of some payers, as arrays in the order of device and time. Raises BillingError.
 
     `holder`: account, device and region. `owner`: account and device. `calendar`: number of the account's calendar.
     `sells_inferred`: whether the account has a price for inferred entries. `payer_of`: payer number of each holder.
@@ -310,7 +312,10 @@ class Holdings:
                 names = {number: holder for (_, holder), number in self.holders.items()}
                 first, second = names[before[3]], names[after[3]]
                 moment = EPOCH + timedelta(seconds=after[1] * QUARTER.total_seconds())
-                raise AssignedTwice(first.tenant, first.device, (first.account, second.account), moment)
+                raise BillingError(
+                    f"{first.tenant}/{first.device} is assigned to {first.account} and to {second.account} at "
+                    f"{moment.isoformat()}; end one of them"
+                )
 
     def _join_calendars(self) -> None:
         """Joins the runs of all calendars into one table, so that any quarter is one look-up."""
@@ -419,7 +424,7 @@ def cells_of_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> list[
     """The usage of each payer's devices, in the order of the contracts.
 
     `usage` has `rated_columns`, in any order. Rows of other devices and times are ignored; of rows with one key the
-    last commit counts. Raises AssignedTwice, BadUsage, ContradictoryUsage.
+    last commit counts. Raises BillingError.
     """
     holdings = Holdings(contracts)
     # an hour counts if a quarter of it does: midnight in India is in the middle of a UTC hour

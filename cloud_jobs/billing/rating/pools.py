@@ -29,7 +29,7 @@ from cloud_jobs.billing.contracts import (
     TariffSpan,
     TierMode,
 )
-from cloud_jobs.billing.errors import BadReference, MissingRate
+from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.units import Meter, exponent, round_ratio
 
@@ -144,7 +144,7 @@ class RatedPrice:
         return self.flat if not self.allowance.numerator else None
 
     def exact_minor(self, quantity: int) -> Exact:
-        """The cost of a pool with only this quantity, in base units. Raises BadReference above the last tier."""
+        """The cost of a pool with only this quantity, in base units. Raises BillingError above the last tier."""
         if self.flat is not None:
             # the integers of the fraction, not reduced
             paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
@@ -203,7 +203,7 @@ class PoolShare(NamedTuple):
 
 
 def pool_shares(uses: Uses) -> Iterable[PoolShare]:
-    """The shares of a non-empty pool, in the order of their keys. Raises BadReference."""
+    """The shares of a non-empty pool, in the order of their keys. Raises BillingError."""
     if len(uses) == 1:
         # most pools
         (((price, place), whole),) = uses.items()
@@ -264,7 +264,7 @@ class ExactShare(NamedTuple):
 
 
 def exact_shares(uses: Uses) -> dict[tuple[Place, str], ExactShare]:
-    """The exact shares of a pool by place and price text, in order. Raises BadReference."""
+    """The exact shares of a pool by place and price text, in order. Raises BillingError."""
     found: dict[tuple[Place, str], ExactShare] = {}
     for step in pool_steps(uses):
         for price, place, quantity in step.uses:
@@ -286,12 +286,12 @@ def _stepped_shares(uses: Uses) -> Iterator[PoolShare]:
 
 
 def cost(price: Price, paid: Paid) -> Fraction:
-    """The cost of units of a pool, in the tariff's currency. Raises BadReference above the last tier."""
+    """The cost of units of a pool, in the tariff's currency. Raises BillingError above the last tier."""
     return sum((part * Fraction(amount) for part, amount in parts_of(price, paid)), Fraction(0))
 
 
 def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
-    """The units of a pool by unit amount: pairs of units and amount. Raises BadReference above the last tier."""
+    """The units of a pool by unit amount: pairs of units and amount. Raises BillingError above the last tier."""
     if price.unit_amount is not None:
         return [(paid.end - paid.begin, price.unit_amount)]
     found, below = list[tuple[Fraction, Decimal]](), Fraction(0)
@@ -307,7 +307,7 @@ def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
         if is_last:
             return found
         below = end
-    raise BadReference(
+    raise BillingError(
         f"the price of {price.meter} in zone {price.zone!r} has no tier for {float(reached):g} {price.unit}; "
         "the last tier must have no upper end"
     )
@@ -325,7 +325,7 @@ _Place = tuple[Meter, str, str]
 
 
 class PriceBook:
-    """The prices of an account's tariff versions. Raises MissingRate."""
+    """The prices of an account's tariff versions. Raises BillingError."""
 
     def __init__(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> None:
         self.tariffs = tuple(one.tariff for one in tariffs)
@@ -375,7 +375,7 @@ class PriceBooks:
         self._books: dict[tuple[object, ...], PriceBook] = {}
 
     def book(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> PriceBook:
-        """The book of these versions for the payer's currency and rates. Raises MissingRate."""
+        """The book of these versions for the payer's currency and rates. Raises BillingError."""
         # By identity: comparing contents would cost more than the book. A book keeps its tariffs alive, so that
         # no other tariff gets the identity of a deleted one.
         rates = tuple(contract.rates.get(one.tariff.currency) for one in tariffs)
@@ -388,13 +388,14 @@ class PriceBooks:
 
 
 def worth_of(currency: str, contract: PayerContract) -> Fraction:
-    """The payer's minor units for one unit of a currency. Raises MissingRate, UnknownCurrency."""
+    """The payer's minor units for one unit of a currency. Raises BillingError."""
     minor: int = 10 ** exponent(contract.payer.currency)
     if currency == contract.payer.currency:
         return Fraction(minor)
     rate = contract.rates.get(currency)
     if rate is None:
-        raise MissingRate(currency, contract.payer.currency)
+        into = contract.payer.currency
+        raise BillingError(f"no exchange rate from {currency} into {into} in force at the period's end; publish one")
     return Fraction(rate) * minor
 
 

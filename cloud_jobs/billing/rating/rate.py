@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud_jobs.billing.contracts import AccountContract, CapSpan, PayerContract, Pool, PoolKey, Proration, Vat
-from cloud_jobs.billing.errors import AmountTooLarge, BadReference, BadUsage, NoTermsInForce, UnpricedZone
+from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
     MOST_MINOR,
@@ -70,21 +70,27 @@ class AccountRating:
         self._pools: dict[tuple[str, str, PoolKey], dict[tuple[RatedPrice, Place], int]] = {}
 
     def add(self, cell: Cell) -> None:
-        """Raises UnpricedZone, NoTermsInForce, BadReference."""
+        """Raises BillingError."""
         _, tenant, device, region, meter, zone, day, window, version, quantity = cell
         assert quantity >= 0, cell
         if not quantity:
             return
         if version < 0:
-            raise NoTermsInForce(self.account, device, self._first_hour(cell))
+            raise BillingError(
+                f"account {self.account!r} has no tariff in force for {device!r} in the hour of "
+                f"{self._first_hour(cell).isoformat()} or later; publish a version that is effective then"
+            )
         book = self.book
         price = book.price(version, meter, zone, window)
         if price is None:
             if book.sells(version, meter):
-                tariff = book.tariffs[version].id
-                first_hour = self._first_hour(cell)
-                raise UnpricedZone(
-                    tariff, meter=meter.value, zone=zone, window=window, device=device, first_hour=first_hour
+                # a gap in the price list is never free
+                where = f"zone {zone!r}" if zone else "outside all zones"
+                when, anywhere = f", window {window!r}" if window else "", ", or one for zone '*'" if zone else ""
+                raise BillingError(
+                    f"tariff {book.tariffs[version].id!r} has no price of {meter.value} for {where}{when}, where "
+                    f"{device!r} was in the hour of {self._first_hour(cell).isoformat()} or later; publish a version "
+                    f"with one{anywhere}"
                 )
             return
         self.versions.add(version)
@@ -98,7 +104,7 @@ class AccountRating:
             self._count_day(price, cell, day)
 
     def usage_charges(self) -> list[Charge]:
-        """One charge for each place and price, unordered. Raises BadReference above the last tier."""
+        """One charge for each place and price, unordered. Raises BillingError above the last tier."""
         charges: list[Charge] = []
         for of_pool, uses in self._pools.items():
             meter = of_pool[2].meter
@@ -124,7 +130,7 @@ class AccountRating:
             return
         each = price.by_day
         if each is None:
-            raise BadReference(
+            raise BillingError(
                 f"tariff {tariff.id!r} has a daily cap on {cell.meter.value}, whose price has tiers or an allowance: "
                 "the cost of a single day is undefined"
             )
@@ -365,8 +371,7 @@ def rate(
     """The charges of a payer and its children, and the tax on them.
 
     Cells may come in any order. Each account is rated by itself: usage, daily caps, period caps, minimum fee. `books`:
-    a cache to share between payers. Raises UnpricedZone, NoTermsInForce, MissingRate, AmountTooLarge, BadUsage,
-    BadReference.
+    a cache to share between payers. Raises BillingError.
     """
     books = books or PriceBooks()
     ratings = {
@@ -391,11 +396,14 @@ def _check_bounds(charges: list[Charge]) -> None:
     """Checked on charges, because only usage and prices together make an amount too large."""
     if sum(abs(one.amount_minor) for one in charges) > MOST_MINOR:
         largest = max(charges, key=lambda one: abs(one.amount_minor))
-        raise AmountTooLarge(largest.key.account, largest.key.price, largest.amount_minor)
+        raise BillingError(
+            f"a charge of account {largest.key.account!r} ({largest.key.price or 'fee or cap'}) is "
+            f"{largest.amount_minor:,} minor units, above the maximum; check the price and exchange rate"
+        )
     for one in charges:
         if one.quantity > MOST_QUANTITY:
             meter, device = one.key.meter, one.key.device
-            raise BadUsage(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
+            raise BillingError(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
 
 
 def _of_account(rating: AccountRating, contract: PayerContract) -> list[Charge]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import ClassVar
 
 from cloud_jobs.billing.errors import BillingError
@@ -158,11 +157,6 @@ class NothingClosed(RegisterError):
 class NoPayer(RegisterError):
     def __init__(self, period: str) -> None:
         super().__init__(f"no account pays for any day of {period}; check the period")
-
-
-class PeriodNotBegun(RegisterError):
-    def __init__(self, period: str, start: datetime) -> None:
-        super().__init__(f"the period {period} begins at {start.isoformat()}; choose one that has begun")
 
 
 class RegisterDamaged(RegisterError):

@@ -24,7 +24,7 @@ from cloud_jobs.billing.register.close import (
 )
 from cloud_jobs.billing.register.closer import ClosingFences, ClosingRun, closing_fences
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days, Parties, closing_head
-from cloud_jobs.billing.register.errors import NoPayer, PeriodNotBegun
+from cloud_jobs.billing.register.errors import NoPayer, RegisterError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import miscounted
 from cloud_jobs.lake.snapshots import newest_state
@@ -62,7 +62,7 @@ def running_days(today: date) -> Days:
 def preview_period(lake: Lake, days: Days, payers: Collection[str] | None, now: datetime) -> PeriodPreview:
     """Rates local days of some payers, or of all, with everything that the lake has now. Writes nothing.
 
-    Raises PeriodNotBegun, UnknownPayer, NoPayer, BadPeriod, LakeError, StoreUnavailable.
+    Raises RegisterError for a period that has not begun, UnknownPayer, NoPayer, BadPeriod, LakeError, StoreUnavailable.
     """
     state = newest_state(lake)
     run = ClosingRun(name="preview", snapshot=0, snapshot_id=f"unsaved-{state.digest()[:_DIGITS]}", now=now)
@@ -73,7 +73,8 @@ def preview_period(lake: Lake, days: Days, payers: Collection[str] | None, now: 
         raise NoPayer(days_text(*days))
     begun = [one for one in contracts if one.period.start <= now]
     if contracts and not begun:
-        raise PeriodNotBegun(days_text(*days), min(one.period.start for one in contracts))
+        start = min(one.period.start for one in contracts)
+        raise RegisterError(f"the period {days_text(*days)} begins at {start.isoformat()}; choose one that has begun")
     reader = UsageReader(lake, state, miscounted=miscounted(lake, state))
     fences = closing_fences(lake, state)
     found = [PayerPreview(closing=one) for one in blocked]

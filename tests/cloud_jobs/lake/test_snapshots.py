@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from cloud_jobs.errors import UnknownSnapshot
+from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.schemas import USAGE
@@ -71,7 +71,7 @@ def test_takers_at_one_moment_get_one_snapshot(lake: Lake) -> None:
 
 def test_an_id_that_nobody_took_is_refused_with_those_that_there_are(lake: Lake) -> None:
     one = take_snapshot(lake, NOW)
-    with pytest.raises(UnknownSnapshot, match=f"no snapshot '7-abc' was taken; the newest are: {one.id}"):
+    with pytest.raises(LakeError, match=f"no snapshot '7-abc' was taken; the newest are: {one.id}"):
         read_snapshot(lake, "7-abc")
 
 

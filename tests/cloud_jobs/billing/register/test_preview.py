@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from cloud_jobs.billing.documents import to_pdf
 from cloud_jobs.billing.documents.document import NOTHING_KNOWN, PREVIEW_MARK
 from cloud_jobs.billing.register.commands import NOT_ALL, app
-from cloud_jobs.billing.register.errors import PeriodNotBegun
+from cloud_jobs.billing.register.errors import RegisterError
 from cloud_jobs.billing.register.preview import preview_period, running_days
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, BilledLake, used
@@ -107,7 +107,7 @@ def test_a_payer_that_cannot_be_rated_has_no_preview_and_holds_up_no_other(runni
 
 
 def test_a_period_that_has_not_begun_is_refused(running: BilledLake) -> None:
-    with pytest.raises(PeriodNotBegun, match="begins at 2026-03-31T"):
+    with pytest.raises(RegisterError, match="begins at 2026-03-31T"):
         preview_period(running.lake, (date(2026, 4, 1), date(2026, 4, 30)), None, NOON)
 
 
