@@ -34,8 +34,9 @@ def exponent(currency: str) -> int:
     try:
         return EXPONENT_OF[currency]
     except KeyError:
-        message = f"no currency {currency!r} in ISO 4217; use its three capital letters, for instance EUR"
-        raise BillingError(message) from None
+        raise BillingError(
+            f"no currency {currency!r} in ISO 4217; use its three capital letters, for instance EUR"
+        ) from None
 
 
 def amount_text(amount_minor: int, currency: str) -> str:
