@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from waybill.daemon.logs import LogSettings
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.identity.broker_conf import read_share
 from waybill.identity.registry_messages import RegistryTrust
 from waybill.identity.signatures import read_operators
@@ -289,10 +290,7 @@ class PushFolder(Settings):
         return self
 
 
-class StatusEndpoint(Settings):
-    """Where metrics, health and status are served."""
-
-    host: str = "127.0.0.1"
+class GatewayEndpoint(StatusEndpoint):
     port: Port = 9464
 
 
@@ -314,7 +312,7 @@ class GatewaySettings(Settings):
     drain: Drain = Drain()
     push: PushFolder = PushFolder()
     registry: RegistrySettings | None = None
-    status: StatusEndpoint = StatusEndpoint()
+    status: GatewayEndpoint = GatewayEndpoint()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from gateway.config import StatusEndpoint
 from gateway.status_answer import facts_table, moment_text, read_answer
 from waybill.daemon.service import STUCK_AFTER_S
+from waybill.daemon.status_reader import StatusEndpoint
 
 STALLED_AFTER_S = 60.0
 """A gateway with a batch that waits longer for Pulsar's receipt is not healthy."""

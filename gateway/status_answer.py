@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from gateway.errors import NoAnswer
-from waybill.daemon.status_reader import StatusUnavailable, fetch_status
+from waybill.daemon.status_reader import StatusEndpoint, StatusUnavailable, fetch_status
 from waybill.settings import one_line
 
 _TIMEOUT_S: Final = 3.0
@@ -19,18 +19,8 @@ _LINE_CHARACTERS: Final = 1000
 Read = TypeVar("Read", bound=BaseModel)
 
 
-class AskedEndpoint(Protocol):
-    @property
-    def host(self) -> str:
-        """Its address."""
-
-    @property
-    def port(self) -> int:
-        """Its TCP port."""
-
-
 def read_answer(
-    endpoint: AskedEndpoint, what: str, model: type[Read], nobody: str, called: str = "configuration"
+    endpoint: StatusEndpoint, what: str, model: type[Read], nobody: str, called: str = "configuration"
 ) -> Read:
     """The answer at a path. Raises NoAnswer, which begins with `nobody`. `called`: the word for the settings."""
     url = f"http://{endpoint.host}:{endpoint.port}/{what}"
@@ -40,7 +30,7 @@ def read_answer(
         raise NoAnswer(f"{nobody} answers at {url}: {error}; is it running with this {called}?") from error
 
 
-def check_answering(endpoint: AskedEndpoint, answering: str, asked: str) -> None:
+def check_answering(endpoint: StatusEndpoint, answering: str, asked: str) -> None:
     """Check that the answering process is the one of the given settings. Raises NoAnswer."""
     # A copied file with an unchanged port would show another process's health.
     if answering != asked:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from gateway.config import RegistrySettings, Word
 from waybill.daemon.logs import LogSettings
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.daemon.tls import TlsSettings
 from waybill.identity.broker_conf import MosquittoSettings, ServerFiles
 from waybill.mqtt.broker_settings import BrokerSettings, Port
@@ -109,10 +110,7 @@ class AuthorityPlace(Settings):
     key: Path | None = None
 
 
-class AccessEndpoint(Settings):
-    """Where metrics, health and status are served."""
-
-    host: str = "127.0.0.1"
+class AccessEndpoint(StatusEndpoint):
     port: Port = 9466
 
 

@@ -11,8 +11,8 @@ from prometheus_client.registry import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from gateway.access.config import AccessEndpoint
 from gateway.status_answer import facts_table, moment_text, read_answer
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.daemon.status_server import MirroredCounter, StatusGauges
 
 
@@ -129,6 +129,6 @@ class AccessStatus(BaseModel):
         return min(self.lists.values(), default=0)
 
 
-def read_access_status(endpoint: AccessEndpoint) -> AccessStatus:
+def read_access_status(endpoint: StatusEndpoint) -> AccessStatus:
     """Ask the daemon that runs with these settings. Raises NoAnswer."""
     return read_answer(endpoint, "status", AccessStatus, "no access daemon")

@@ -24,6 +24,7 @@ from gateway.config import (
 )
 from geo.spatial import PublishedEventSettings, TrackSettings
 from waybill.daemon.logs import LogSettings
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.identity.errors import SealingKeyError
 from waybill.identity.sealing import Unsealer
 from waybill.mqtt.broker_settings import Port
@@ -120,10 +121,7 @@ class AlertSource(ClusterSource):
     subscription: Word = "alerts"
 
 
-class AlertEndpoint(Settings):
-    """Where metrics, health and status are served, loopback unless said otherwise."""
-
-    host: str = "127.0.0.1"
+class AlertEndpoint(StatusEndpoint):
     port: Port = 9467
 
 

@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from gateway.alerts.config import MAX_LAG_S, AlertEndpoint
+from gateway.alerts.config import MAX_LAG_S
 from gateway.status_answer import facts_table, moment_text, read_answer
+from waybill.daemon.status_reader import StatusEndpoint
 
 # Lag of a process behind its partitions. Pure.
 
@@ -101,7 +102,7 @@ class AlertsStatus(BaseModel):
     fence_last_refused: str = ""
 
 
-def read_alerts_status(endpoint: AlertEndpoint) -> AlertsStatus:
+def read_alerts_status(endpoint: StatusEndpoint) -> AlertsStatus:
     """Ask the process that runs with these settings. Raises NoAnswer."""
     return read_answer(endpoint, "status", AlertsStatus, "no alert process")
 

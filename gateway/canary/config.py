@@ -17,6 +17,7 @@ from cloud_jobs.lake.location import Location, S3Access, is_object_store, lake_p
 from cloud_jobs.lake.tables import Lake
 from edge_agent.config import EnrolmentSettings, UplinkSettings
 from waybill.daemon.logs import LogSettings
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.identity.names import device_name
 from waybill.mqtt.broker_settings import Port
 from waybill.pulsar.pulsar_address import ServiceUrl
@@ -217,10 +218,7 @@ LIMITS_S: Final = {
 """The default limits (s), each from when a probe was whole at the hop before."""
 
 
-class CanaryStatusSettings(Settings):
-    """Where metrics, health and status are served, loopback unless said otherwise."""
-
-    host: str = Field("127.0.0.1", min_length=1, description="0.0.0.0: also for a Prometheus on another machine")
+class CanaryEndpoint(StatusEndpoint):
     port: Port = 9479
 
 
@@ -241,7 +239,7 @@ class CanarySettings(Settings):
     object_store: S3Access = S3Access()
     limits: dict[Hop, _Limit] = Field({}, description="seconds per hop, where the default is wrong")
     lost_after_s: float = Field(300.0, gt=0, le=86_400, description="after this an item counts as lost")
-    status: CanaryStatusSettings = CanaryStatusSettings()
+    status: CanaryEndpoint = CanaryEndpoint()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

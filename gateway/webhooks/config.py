@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, IPvAnyNetwork, StringConstraints, mo
 from gateway.config import ClusterSource, ReferenceSource, Word, Words
 from geo.alerts.rule import WebhookName
 from waybill.daemon.logs import LogSettings
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.mqtt.broker_settings import Port
 from waybill.settings import Settings
 
@@ -133,10 +134,7 @@ class NotifierSource(ClusterSource):
     subscription: Word = "notifier"
 
 
-class NotifierEndpoint(Settings):
-    """Where metrics, health and status are served, loopback unless said otherwise."""
-
-    host: str = "127.0.0.1"
+class NotifierEndpoint(StatusEndpoint):
     port: Port = 9468
 
 

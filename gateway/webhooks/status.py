@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from gateway.status_answer import facts_table, read_answer
-from gateway.webhooks.config import NotifierEndpoint
 from gateway.webhooks.notebook import PassDecision
 from gateway.webhooks.posting import OUTCOMES, RESULTS, HttpOutcome
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.daemon.status_server import StatusGauges, counted
 
 # Metrics of the notifier; `docs/alerts.md` lists them.
@@ -151,7 +151,7 @@ class NotifierStatus(BaseModel):
     webhooks: tuple[WebhookStatus, ...] = ()
 
 
-def read_notifier_status(endpoint: NotifierEndpoint) -> NotifierStatus:
+def read_notifier_status(endpoint: StatusEndpoint) -> NotifierStatus:
     """Ask the process that runs with these settings. Raises NoAnswer."""
     return read_answer(endpoint, "status", NotifierStatus, "nothing that delivers alerts", called="file")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from geo.spatial.lattice import (
     runs_of_cells,
 )
 from geo.spatial.predicates import ROUNDING, Spots, on_or_odd
-from geo.spatial.ragged import Bools, Floats, Ints, Pairs, Points, blocks, distinct, expand, offsets, run_starts
+from geo.spatial.ragged import Bools, Floats, Ints, Points, blocks, distinct, expand, offsets, run_starts
 
 # The interface of the outline index, and the bound on overlapping fences.
 
@@ -58,44 +58,6 @@ class OverlapBound:
         deep = np.flatnonzero(self._nodes[slot] == node)
         counts[inside[deep]] = self._counts[slot[deep]]
         return counts
-
-
-class FenceIndex(Protocol):
-    """An index of outlines; it answers for many points or segments at once."""
-
-    @property
-    def outlines(self) -> Outlines:
-        """The rings that are indexed."""
-        ...
-
-    def overlap_bound(self, weight: Ints) -> OverlapBound:
-        """How many fences, counted by their weights, may hold a place."""
-        ...
-
-    def locate(self, spots: Spots) -> tuple[Ints, Ints]:
-        """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border: exact.
-
-        In no particular order; longitudes in [-180, 180].
-        """
-        ...
-
-    def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Iterator[Pairs]:
-        """Pairs (segment, edge) in bounded blocks: every edge that the segment meets, and some more. Pairs may
-        repeat.
-        """
-        ...
-
-
-def comes_near(index: FenceIndex, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
-    """Whether an edge may meet each segment: true for all that meet one, and for some more.
-
-    Always true for a segment that ends beyond the antimeridian.
-    """
-    # the few that wrap count as near instead of being moved: callers then look closely
-    near: Bools = (qx < -180.0) | (qx >= 180.0)
-    for segment, _ in index.edges_near(px, py, qx, qy):
-        near[segment] = True
-    return near
 
 
 # Subdivision of cells with too many edges.

@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from geo.spatial.cells import FenceIndex
 from geo.spatial.fences import Outlines
 from geo.spatial.geodesic import unwrapped_end
+from geo.spatial.grid import GridIndex
 from geo.spatial.predicates import OnLines, crossing_fraction, orientation, side
 from geo.spatial.ragged import Bools, Floats, Ints, Pairs, blocks, joined_pairs, offsets
 from geo.spatial.tracks import Tracks
@@ -205,7 +205,7 @@ class Meetings:
     touches: Bools
 
 
-def meet(segments: Segments, index: FenceIndex, most: int) -> Meetings | None:
+def meet(segments: Segments, index: GridIndex, most: int) -> Meetings | None:
     """Every place where a segment crosses or touches a border between its fixes, or crosses the antimeridian.
 
     Exact about which edges are met; places are the nearest double, or within `RESOLUTION_DEG` / 10. A segment along an

@@ -11,7 +11,6 @@ import numpy as np
 import shapely
 
 from geo.spatial.activity import Schedule, Versions, begin_ms, superseded
-from geo.spatial.cells import FenceIndex, comes_near
 from geo.spatial.clip import Meetings, Segments, Stretches, cut, in_parts, meet
 from geo.spatial.fences import Fence
 from geo.spatial.geodesic import WGS84, wrap_lon
@@ -66,9 +65,6 @@ class SharedShapes:
         return row[item], self._fences[at]
 
 
-IndexMaker = Callable[[Sequence[Shape]], FenceIndex]
-
-
 PAIRS_AT_ONCE: Final = 1 << 21
 """Pairs that are held at once, of a fence and a fix or a stretch between two borders."""
 
@@ -110,7 +106,7 @@ class FenceSet:
     (`shared`).
     """
 
-    def __init__(self, fences: Sequence[Fence], *, index: IndexMaker = GridIndex.of) -> None:
+    def __init__(self, fences: Sequence[Fence]) -> None:
         ranked = sorted(superseded(fences), key=lambda fence: (-fence.priority, fence.id))
         self.fences: Final[tuple[Fence, ...]] = tuple(ranked)
         self.names: Final = tuple(sorted({fence.id for fence in ranked}))
@@ -121,7 +117,7 @@ class FenceSet:
         )
         self.has_speed_limits: Final = bool(np.isfinite(self.speed_limit_mps).any())
         self.shared: Final = SharedShapes([fence.shape for fence in ranked])
-        self.index: Final = index(self.shared.shapes)
+        self.index: Final = GridIndex.of(self.shared.shapes)
         self._schedule = Schedule([fence.active for fence in ranked])
         self._versions = Versions(self.name_of_fence, [begin_ms(fence.active) for fence in ranked])
         self._first_vertex = self.index.outlines.first_vertices()
@@ -149,7 +145,7 @@ class FenceSet:
 
     def may_cross(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
         """Whether each segment may meet a border. Where it does not, the same fences hold both of its ends."""
-        return comes_near(self.index, px, py, qx, qy)
+        return self.index.comes_near(px, py, qx, qy)
 
     def next_switch_ms(self, lon: Floats, lat: Floats, t_ms: Ints, horizon_ms: int) -> Floats:
         """When one of the fences around each place, in force or not, next comes into force or goes out of force.

@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from geo.spatial.activity import ALWAYS, Activity, Schedule, superseded
-from geo.spatial.cells import comes_near
 from geo.spatial.clip import Segments, in_parts, segments_of, world_copies
 from geo.spatial.errors import FenceError
 from geo.spatial.fence_set import PAIRS_AT_ONCE
@@ -83,7 +82,7 @@ class GateSet:
 
     def may_cross(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
         """Whether each segment may meet a gate."""
-        return comes_near(self._index, px, py, qx, qy)
+        return self._index.comes_near(px, py, qx, qy)
 
     def crossings(self, tracks: Tracks) -> Crossings:
         """Every crossing of every gate in force. A standing vehicle crosses nothing."""

@@ -40,7 +40,7 @@ _InCells: TypeAlias = tuple[Ints, NDArray[np.integer], Ints, Ints]  # segment, n
 
 
 class GridIndex:
-    """An index of outlines, see `FenceIndex`."""
+    """An index of outlines; it answers for many points or segments at once."""
 
     def __init__(self, outlines: Outlines) -> None:
         self._cells = build_cells(outlines)
@@ -56,9 +56,25 @@ class GridIndex:
         return self._cells.nbytes() + sum(part.nbytes for part in (outlines.points, outlines.rings, outlines.fence))
 
     def overlap_bound(self, weight: Ints) -> OverlapBound:
+        """How many fences, counted by their weights, may hold a place."""
         return OverlapBound(self._cells, weight)
 
+    def comes_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Bools:
+        """Whether an edge may meet each segment: true for all that meet one, and for some more.
+
+        Always true for a segment that ends beyond the antimeridian.
+        """
+        # the few that wrap count as near instead of being moved: callers then look closely
+        near: Bools = (qx < -180.0) | (qx >= 180.0)
+        for segment, _ in self.edges_near(px, py, qx, qy):
+            near[segment] = True
+        return near
+
     def locate(self, spots: Spots) -> tuple[Ints, Ints]:
+        """Pairs (spot, fence) of each spot with each fence that contains it or has it on its border: exact.
+
+        In no particular order; longitudes in [-180, 180].
+        """
         x, y = spots.x, spots.y
         order = self._near_each_other(x, y)
         if order is not None:
@@ -149,6 +165,7 @@ class GridIndex:
         return pair_point[inside], pair_fence[inside]
 
     def edges_near(self, px: Floats, py: Floats, qx: Floats, qy: Floats) -> Iterator[Pairs]:
+        """Pairs (segment, edge) in bounded blocks: every edge that the segment meets, and some more, perhaps twice."""
         lattice = self._cells.lattice
         for begin in range(0, len(px), _POINTS_AT_ONCE):
             chunk = slice(begin, begin + _POINTS_AT_ONCE)

@@ -15,7 +15,7 @@ import pulsar
 from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import DaemonProcess, MosquittoBroker, PulsarCluster, free_port, http_health
-from gateway.config import StatusEndpoint
+from gateway.config import GatewayEndpoint
 from gateway.status import GatewayStatus, read_status
 from tests.pulsar_clients import open_client
 from tests.waiting import wait_until
@@ -91,7 +91,7 @@ class GatewayProcess:
     """A gateway process and its configuration."""
 
     def __init__(self, name: str, folder: Path, text: str) -> None:
-        self.observe = StatusEndpoint(port=free_port())
+        self.observe = GatewayEndpoint(port=free_port())
         self.config = folder / f"{name}.toml"
         self.text = f"{text}\n[status]\nport = {self.observe.port}\n"
         self.config.write_text(self.text, encoding="utf-8")

@@ -13,23 +13,12 @@ from pydantic import BaseModel
 
 from waybill.daemon.errors import AddressTaken, ThreadEnded
 from waybill.daemon.signals import handle_signals
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.daemon.status_server import HttpAnswer, Routes, StatusServer, json_answer, metrics_answer
 
 STUCK_AFTER_S: Final = 60.0
 """A thread whose loop has not turned for this time counts as hung."""
 _STATUS_S: Final = 1.0
-
-
-class Endpoint(Protocol):
-    """The address of a daemon's status, part of its settings."""
-
-    @property
-    def host(self) -> str:
-        """Its address."""
-
-    @property
-    def port(self) -> int:
-        """Its TCP port."""
 
 
 class Component(Protocol):
@@ -44,7 +33,7 @@ class Component(Protocol):
 
 
 def serve_status(
-    endpoint: Endpoint,
+    endpoint: StatusEndpoint,
     registry: CollectorRegistry,
     status: Callable[[], BaseModel],
     is_alive: Callable[[], bool] = lambda: True,

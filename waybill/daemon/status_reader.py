@@ -1,4 +1,4 @@
-"""Asking a process for its status over HTTP; the answer is bounded in size and depth."""
+"""Where a process serves its status, and how it is asked; the answer is bounded in size and depth."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from typing import Any
 
+from pydantic import Field
+
 from waybill.record import InvalidJson, parse_json
+from waybill.settings import Settings
 
 MAX_ANSWER_BYTES = 1 << 20
 _MAX_VALUES = 100_000
+
+
+class StatusEndpoint(Settings):
+    """Where a daemon serves metrics, health and status, loopback unless said otherwise."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="0.0.0.0: also for a Prometheus on another machine")
+    port: int = Field(ge=1, le=65_535)
 
 
 class StatusUnavailable(Exception):
