@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,6 +24,7 @@ from waybill.daemon.logs import BURST, LineLimit
 from waybill.daemon.process import close_within
 from waybill.daemon.service import run_components, serve_status
 from waybill.daemon.signals import WakeUp, handle_signals, raise_on_signals, stop_on_signals
+from waybill.daemon.status_reader import StatusEndpoint
 from waybill.daemon.status_server import StatusServer, json_answer
 
 
@@ -50,7 +50,7 @@ def registry() -> CollectorRegistry:
 @pytest.fixture
 def server(registry: CollectorRegistry) -> Iterator[StatusServer]:
     hook = threading.excepthook
-    with serve_status(SimpleNamespace(host="127.0.0.1", port=0), registry, Status, lambda: True) as running:
+    with serve_status(StatusEndpoint.model_construct(port=0), registry, Status, lambda: True) as running:
         yield running
     threading.excepthook = hook
 
@@ -62,7 +62,7 @@ def server(registry: CollectorRegistry) -> Iterator[StatusServer]:
 def test_health_is_good_only_when_it_is_known_and_the_threads_turn(
     registry: CollectorRegistry, healthy: bool | None, alive: bool, codes: tuple[int, int]
 ) -> None:
-    endpoint, more = SimpleNamespace(host="127.0.0.1", port=free_port()), {"/more": lambda: json_answer("{}")}
+    endpoint, more = StatusEndpoint(port=free_port()), {"/more": lambda: json_answer("{}")}
     with serve_status(endpoint, registry, lambda: Status(healthy=healthy), lambda: alive, more):
         base = f"http://127.0.0.1:{endpoint.port}"
         assert tuple(httpx.get(f"{base}{path}").status_code for path in ("/health", "/alive")) == codes
