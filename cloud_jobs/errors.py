@@ -23,7 +23,6 @@ class ExecutorsNotReady(CloudError):
     def __init__(self, faults: Sequence[str]) -> None:
         rest = [f"and {len(faults) - _MAX_SHOWN} more"] if len(faults) > _MAX_SHOWN else []
         super().__init__("\n".join(["the executors cannot run the jobs:", *faults[:_MAX_SHOWN], *rest]))
-        self.faults = tuple(faults)
 
 
 class LakeError(CloudError):
@@ -37,7 +36,6 @@ class OtherRecords(LakeError):
             f"two was restored. Restore both from the same backup, or remove the folder of {table} and run its job, "
             "which computes it again"
         )
-        self.table = table
 
 
 class OtherLake(CloudError):
@@ -48,7 +46,6 @@ class OtherLake(CloudError):
             "checkpoints of the same backup; or reset the subscription to a time before the backup and remove the "
             "folder, so that records are read again as duplicates and events are published again"
         )
-        self.checkpoints, self.lake = checkpoints, lake
 
 
 class ClockError(CloudError):
@@ -68,7 +65,6 @@ class StoreUnavailable(CloudError):
 
     def __init__(self, store: str, reason: str) -> None:
         super().__init__(f"the object store at {store} does not answer: {reason}; nothing is half done, start again")
-        self.store = store
 
 
 class Fenced(CloudError):
@@ -91,11 +87,10 @@ class Fenced(CloudError):
 class CommitFailed(CloudError):
     def __init__(self, table: str, reason: str) -> None:
         super().__init__(f"a commit to {table} failed: {reason}")
-        self.table = table
 
 
 class CommitNotDurable(CloudError):
-    """A commit is in the table, but a power cut can undo it. `version`: that of the table."""
+    """A commit is in the table, but a power cut can undo it."""
 
     exit_status = os.EX_IOERR
 
@@ -104,13 +99,11 @@ class CommitNotDurable(CloudError):
             f"{table} was written (version {version}), but the disk did not confirm it: {reason}; a power cut can undo "
             "it. Send no document of this command. Repair the disk, mount it again and repeat the command"
         )
-        self.table, self.version = table, version
 
 
 class CommitConflict(CloudError):
     def __init__(self, table: str) -> None:
         super().__init__(f"another run wrote to {table} at the same time; this one wrote nothing. Let one of them run.")
-        self.table = table
 
 
 class NotPublished(CloudError):
@@ -118,7 +111,6 @@ class NotPublished(CloudError):
         super().__init__(
             f"{topic}: not published ({reason}); the rows are in the lake, and the next run publishes them"
         )
-        self.topic = topic
 
 
 class ReferenceFileError(CloudError):
@@ -133,7 +125,6 @@ class ReferenceNotPublished(CloudError):
         self, reasons: Sequence[str], way_out: str = "publish again, what arrived already changes nothing"
     ) -> None:
         super().__init__(f"not published ({'; '.join(reasons)}); {way_out}")
-        self.reasons = tuple(reasons)
 
 
 class NobodyTrusted(CloudError):

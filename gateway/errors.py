@@ -56,7 +56,6 @@ class AddressForbidden(GatewayError):
         super().__init__(
             f"{host} stands for {address}, which is not a public address: add its network to `networks` to allow it"
         )
-        self.host, self.address = host, address
 
 
 class SecretUnusable(GatewayError):

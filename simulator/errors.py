@@ -14,5 +14,3 @@ class PublishError(SimulatorError):
 
     def __init__(self, device: str, address: str, reason: str) -> None:
         super().__init__(f"{device} at {address}: {reason}")
-        self.device = device
-        self.address = address

@@ -13,7 +13,7 @@ from cloud_jobs.lake.snapshots import KEPT_FENCES, fences_number, read_fences
 from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.lake.transactions import stated
 from geo.reference.in_force import parse_fence
-from geo.spatial import Activity, Fence, FenceError
+from geo.spatial import Fence, FenceError
 from geo.spatial.activity import FOREVER_MS, effective_ms
 from geo.spatial.event_ids import DAY_MS
 from geo.spatial.gates import Gate
@@ -71,13 +71,9 @@ def _change(old: set[str], new: set[str], reach_ms: int) -> FenceChange:
     """The change of one id: from where its versions differ to where the last of them ends, around all of them."""
     every = {feature: parse_fence(feature) for feature in old | new}
     begin = min(effective_ms(every[feature]) for feature in old ^ new)
-    end = max(_end_ms(one.active) for one in every.values())
+    end = max(int(one.active.switches[-1]) if len(one.active.switches) else 0 for one in every.values())
     box = _around(FenceChange(0, 0, *_bounds(one)) for one in every.values())
     return box._replace(first_day=(begin - reach_ms) // DAY_MS, last_day=(end + reach_ms) // DAY_MS)
-
-
-def _end_ms(active: Activity) -> int:
-    return int(active.switches[-1]) if len(active.switches) else 0
 
 
 def _bounds(place: Fence | Gate) -> Box:

@@ -47,7 +47,7 @@ def group_by_key(
             continue
         table = pa.concat_tables(held)
         # rows of the last key may still come
-        split = _start_of_last(table, key)
+        split = int(pc.index(table[key], table[key][-1]).as_py())
         if split:
             yield table.slice(0, split)
         held, count = [table.slice(split)], table.num_rows - split
@@ -65,10 +65,6 @@ def by_key(
             yield from work(table)
 
     return run
-
-
-def _start_of_last(table: pa.Table, key: str) -> int:
-    return int(pc.index(table[key], table[key][-1]).as_py())
 
 
 # Days that cannot be computed again, because their positions are erased.

@@ -30,7 +30,6 @@ class SourceClusterUnreachable(PulsarSourceError):
     """A cluster did not answer in time, or the answer does not come from Pulsar."""
 
     def __init__(self, cluster: str, action: str, detail: str) -> None:
-        self.cluster = cluster
         super().__init__(f"cluster {cluster!r} did not answer while {action}: {detail}")
 
 
@@ -46,7 +45,6 @@ class AccessRefused(PulsarSourceError):
     """A cluster refused a call: check the token, the certificate and the role's permissions."""
 
     def __init__(self, cluster: str, action: str, detail: str) -> None:
-        self.cluster = cluster
         super().__init__(f"cluster {cluster!r} refused {action}: {detail}")
 
 
@@ -54,8 +52,6 @@ class TopicMissing(PulsarSourceError):
     """A topic does not exist, or no longer."""
 
     def __init__(self, cluster: str, topic: str) -> None:
-        self.cluster = cluster
-        self.topic = topic
         super().__init__(f"topic {topic} does not exist on cluster {cluster!r}; create it, or name another")
 
 
@@ -73,7 +69,6 @@ class FailoverFileError(PulsarSourceError):
     """The failover file is damaged, belongs to another query, or cannot be written."""
 
     def __init__(self, path: Path, detail: str) -> None:
-        self.path = path
         super().__init__(
             f"failover file {path}: {detail}. Give the query the file that it had; or, when that is lost, remove this "
             "one (another query's: name another path): the query then begins at the subscription's cursor of the first "
@@ -85,7 +80,6 @@ class ReadStalled(PulsarSourceError):
     """A planned range did not arrive in time."""
 
     def __init__(self, cluster: str, topic: str, reached: str, end: str, waited_s: float) -> None:
-        self.cluster = cluster
         super().__init__(
             f"{topic} on cluster {cluster!r}: nothing arrived for {waited_s:.1f} s, at {reached}, planned up to {end}"
         )
@@ -95,8 +89,6 @@ class ReadIncomplete(PulsarSourceError):
     """A planned range did not arrive complete; the batch must not be written."""
 
     def __init__(self, cluster: str, topic: str, missing: str, detail: str) -> None:
-        self.cluster = cluster
-        self.topic = topic
         super().__init__(
             f"{topic} on cluster {cluster!r}: {missing} was planned and not delivered: {detail}. Nothing of this batch "
             "is acknowledged; start the query again, it reads what is still stored without the cursor"
@@ -107,8 +99,6 @@ class EntriesUnknown(PulsarSourceError):
     """Planned entries did not arrive, and it is unknown whether they hold messages; the batch must not be written."""
 
     def __init__(self, cluster: str, topic: str, first: tuple[int, ...], count: int, detail: str) -> None:
-        self.cluster = cluster
-        self.topic = topic
         super().__init__(
             f"{topic} on cluster {cluster!r}: entry {first[0]}:{first[1]} and {count - 1} more were planned and not "
             f"delivered, and it is not known whether they hold messages: {detail}. Nothing of this batch is "
@@ -120,7 +110,6 @@ class DataLoss(PulsarSourceError):
     """Records after the checkpoint are no longer in the topic."""
 
     def __init__(self, cluster: str, topic: str, detail: str) -> None:
-        self.topic = topic
         super().__init__(
             f"records of {topic} on cluster {cluster!r} are gone before they were read: {detail}. "
             "Look at retention, TTL and backlog quota; start once with failOnDataLoss=false to continue after the gap"

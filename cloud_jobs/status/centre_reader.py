@@ -234,7 +234,7 @@ def coverage_status(rows: pa.Table) -> CoverageStatus:
 
 def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
     files = table_files(opened, table)
-    listed = _sizes(lake, table)
+    listed = {info.path: info.size for info in listed_data(lake.files(table))}
     missing = {file.path for file in files if listed.get(file.path) != file.size}
     if missing:
         # a maintenance may have just replaced and deleted them
@@ -247,10 +247,6 @@ def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
         committed_at=_newest_commit(opened),
         missing_files=len(missing),
     )
-
-
-def _sizes(lake: Lake, table: str) -> dict[str, int]:
-    return {info.path: info.size for info in listed_data(lake.files(table))}
 
 
 def _newest_commit(opened: DeltaTable) -> datetime | None:

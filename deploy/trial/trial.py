@@ -69,7 +69,7 @@ from gateway.webhooks.config import NotifierSettings
 from gateway.webhooks.intake import AlertTopic
 from gateway.webhooks.tail import TailFilter, tail
 from geo.alerts import Alert
-from waybill.daemon.status_reader import StatusUnavailable, fetch_status
+from waybill.daemon.status_reader import StatusEndpoint, StatusUnavailable, fetch_status
 from waybill.identity.errors import IdentityError
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
 from waybill.settings import SettingsError, load
@@ -488,7 +488,7 @@ class Trial:
 
     def _poll_gateway(self) -> None:
         config = self.settings.folder / f"gateway-{self.settings.region}.toml"
-        endpoint = _Endpoint(HOST, int(tomllib.loads(config.read_text())["status"]["port"]))
+        endpoint = StatusEndpoint(port=tomllib.loads(config.read_text())["status"]["port"])
         while not self._ended.wait(1.0):
             try:
                 status = read_answer(endpoint, "status", GatewayStatus, "no gateway")
@@ -557,12 +557,6 @@ class Trial:
                     self.say(_of_centre(json.loads(line)))
                 if centre.pid is None and not self._ended.is_set():
                     raise TrialError(f"the jobs have ended; the log is {centre.log}", f"tail {centre.log}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    host: str
-    port: int
 
 
 _TOKEN_S: Final = 12.0

@@ -93,11 +93,10 @@ _END: Final = b"-----END X509 CRL-----\n"
 
 
 class ListRefused(IdentityError):
-    """A revocation list that cannot be accepted. `issuer`: the claimed issuer."""
+    """A revocation list that cannot be accepted."""
 
     def __init__(self, issuer: str, why: str) -> None:
         super().__init__(f"revocation list of {issuer[:100]!r} refused: {why}")
-        self.issuer = issuer
 
 
 class RevocationList(NamedTuple):

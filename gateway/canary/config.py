@@ -118,7 +118,9 @@ class CanaryScript:
     def inside_mm(self) -> int:
         """The length of a drive inside the fence."""
         south, north = self._latitude(-self.settings.fence_m / 2), self._latitude(self.settings.fence_m / 2)
-        return round(1000 * _meridian_m(self.settings.longitude, south, north))
+        return round(
+            1000 * float(Geodesic.WGS84.Inverse(south, self.settings.longitude, north, self.settings.longitude)["s12"])
+        )
 
     def begins_ms(self, number: int) -> int:
         """When a probe begins, since 1970: probes are numbered by the clock."""
@@ -179,10 +181,6 @@ class CanaryScript:
 
     def _latitude(self, north_m: float) -> float:
         return float(Geodesic.WGS84.Direct(self.settings.latitude, self.settings.longitude, 0.0, north_m)["lat2"])
-
-
-def _meridian_m(longitude: float, south: float, north: float) -> float:
-    return float(Geodesic.WGS84.Inverse(south, longitude, north, longitude)["s12"])
 
 
 LAKE_HOPS: Final = frozenset({Hop.TABLE, Hop.USAGE, Hop.RATED})

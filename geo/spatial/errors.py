@@ -29,7 +29,6 @@ class TooManyEncounters(SpatialError):
     """More encounters than `most`: many devices stand within the distance of each other."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
         super().__init__(
             f"more than {most:,} encounters: take a smaller distance or fewer devices; "
             "`cloud-jobs proximity` reports crowds in place of such pairs"

@@ -251,7 +251,7 @@ def test_executors_that_have_all_are_ready_and_no_mark_is_left(tmp_path: Path) -
 def test_other_code_than_the_driver_s_is_named_once() -> None:
     with pytest.raises(ExecutorsNotReady, match="not what the driver sent") as caught:
         check_executors(OneMachine(), archive="waybill-1.zip", folders=[], timeout_s=30)
-    assert len(caught.value.faults) == 1, "two tasks of one machine say it once"
+    assert str(caught.value).count("\n") == 1, "two tasks of one machine say it once"
 
 
 @pytest.mark.parametrize(

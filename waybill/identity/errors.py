@@ -71,7 +71,6 @@ class NotAnAuthority(AuthorityError):
 class AuthorityFolderError(IdentityError):
     def __init__(self, folder: Path, what: str) -> None:
         super().__init__(f"{folder}: {what}")
-        self.folder = folder
 
 
 class AuthorityExists(AuthorityFolderError):

@@ -441,7 +441,11 @@ def document_head(
         "payment_terms": CREDITED if kind is DocumentType.CREDIT_NOTE else None,
         "buyer_reference": payer.buyer_reference,
         "invoice_note": reason,
-        "preceding_invoice": preceding and _preceding(preceding),
+        "preceding_invoice": preceding
+        and {
+            "preceding_invoice_reference": preceding.number,
+            "preceding_invoice_issue_date": preceding.issue_date.isoformat(),
+        },
         "seller": _seller(seller),
         "buyer": {
             "buyer_identifier": buyer.id,
@@ -489,13 +493,6 @@ def _tax(owed: Owed, payer: Payer) -> TaxGroup:
             "BR-CO-18, BR-S-08",
         )
     return owed.taxes[0]
-
-
-def _preceding(preceding: PrecedingInvoice) -> Document:
-    return {
-        "preceding_invoice_reference": preceding.number,
-        "preceding_invoice_issue_date": preceding.issue_date.isoformat(),
-    }
 
 
 def _address(address: Address) -> Document:

@@ -63,7 +63,7 @@ class Query:
             self.options,
             monitor=self.monitor,
             ownership=Ownership(self.options, world.own, world.time, world.time.pause),
-            acknowledger=Acknowledger(self.options, self.monitor, self._acknowledge, world.store),
+            acknowledger=Acknowledger(self.options, self.monitor, self._acknowledge),
             lookahead=self._lookahead,
             crash_guard=CrashGuard(self.options),
             pause=self.pauses.append,
