@@ -119,11 +119,13 @@ def try_device(
     folder: Annotated[Path, typer.Option(envvar="WAYBILL_STACK", help="Folder of the stack.")] = Path("var/local"),
     device: Annotated[str, typer.Option(help="Name of the device.", show_default="a new one")] = "",
     port: Annotated[int, typer.Option(help="Port of the vehicle's broker.", show_default="a free one")] = 0,
-    at: Annotated[str, typer.Option(help="LATITUDE,LONGITUDE of the printed line.")] = f"{_AT[0]},{_AT[1]}",
+    at: Annotated[
+        str, typer.Option(help="LATITUDE,LONGITUDE of the printed line and of the fence.")
+    ] = f"{_AT[0]},{_AT[1]}",
     preset: Annotated[
-        str, typer.Option(help="What the device sends, such as owntracks.", show_default="our JSON")
+        str, typer.Option(help="Preset of what the device sends, such as owntracks.", show_default="our JSON")
     ] = "",
-    replay: Annotated[Path | None, typer.Option(help="Send a track of yours (CSV or GPX), shifted to now.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="Send your own track (CSV or GPX), shifted to now.")] = None,
     drive: Annotated[bool, typer.Option("--drive", help="Send a simulated drive.")] = False,
     phone: Annotated[bool, typer.Option("--phone", help="Listen for a phone with OwnTracks; shows a QR code.")] = False,
     token_file: Annotated[Path | None, typer.Option(help="A token that `waybill device expect` wrote.")] = None,
@@ -150,6 +152,7 @@ def try_device(
     began_s, stopped = time.monotonic(), SystemExit(0)
     # standard output has the ladder; warnings of what is started in threads go to the log
     start_logging(LogSettings(level="error"))
+    _check_names(device, preset)
     place, track = _place(at), None
     try:
         track = _track(replay, drive=drive)
@@ -179,6 +182,20 @@ def try_device(
         if command := getattr(error, "command", ""):
             errors.print(f"→ {command}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
+
+
+def _check_names(device: str, preset: str) -> None:
+    """Before a minute of starting: the agent would refuse its settings."""
+    from deploy.trial.trial import TENANT
+    from edge_agent.mapping.settings import preset_tables
+    from waybill.identity.names import device_name
+
+    try:
+        device_name(TENANT, device or "a-new-one")
+        if preset:
+            preset_tables(preset)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _place(text: str) -> Place:
@@ -286,11 +303,11 @@ def _print_line(line: str, *, as_json: bool) -> None:
 
 def _print_kept(trial: Trial) -> None:
     folder, topology = trial.settings.folder, trial.settings.folder / "try" / "topology.toml"
-    console.print(f"\nkept in {trial.folder}, to be changed and used again:", soft_wrap=True)
+    console.print(f"\nkept in {trial.folder}; change the files and use them again:", soft_wrap=True)
     for file in sorted(trial.folder.glob("*.toml")) + sorted(trial.folder.glob("reference/*")):
         console.print(f"  {file.relative_to(trial.folder)}", markup=False, soft_wrap=True)
     console.print("next:")
     if trial.starts_stack:
         typer.echo(f"  waybill up --detach --folder {folder} --topology {topology}")
-    typer.echo(f"  waybill bill preview --lake {folder / 'lake'} --payer {trial.settings.device}")
+    typer.echo(f"  waybill bill preview --lake {folder / 'lake'} --payer {trial.settings.account}")
     typer.echo(f"  waybill try --keep --folder {folder} --device {trial.settings.device}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from datetime import datetime
@@ -43,7 +44,7 @@ def agent_text(
 name = "sensors"
 preset = {json.dumps(preset)}
 """ if preset else ""  # fmt: skip
-    return f"""# The agent of {tenant}/{device}, made by `waybill try`. On a vehicle: /etc/edge-agent/agent.toml.
+    return f"""# The agent of {tenant}/{device}, made by `waybill try`. On a vehicle: /etc/waybill/agent.toml.
 #   edge-agent check-config --config this
 #   edge-agent run --config this
 
@@ -99,8 +100,9 @@ def fence_text(name: str, place: Place, radius_m: float, priority: int = 0) -> s
     return json.dumps({"type": "FeatureCollection", "features": [feature]}, indent=1) + "\n"
 
 
-def contracts_text(name: str, tenant: str, region: str, since: datetime) -> str:
-    """A seller, a tariff and an account with the device, in force from a moment on."""
+def contracts_text(name: str, device: tuple[str, str], region: str, since: datetime) -> str:
+    """A seller, a tariff and an account of this name with the device, in force from a moment on."""
+    tenant, own = device
     begin, address = since.isoformat(), '{ line = "Example street 1", city = "Hamburg", country = "DE" }'
     return f"""# Made by `waybill try`. Change it, then:
 #   waybill reference check FILE
@@ -134,7 +136,7 @@ id = "{name}"
 effective_from = {begin}
 name = "Trial of {name}"
 tariff = "{name}"
-devices = [{{ tenant = "{tenant}", device = "{name}", region = "{region}", begin = {begin} }}]
+devices = [{{ tenant = "{tenant}", device = "{own}", region = "{region}", begin = {begin} }}]
 
 [account.payer]
 legal_entity = "{name}"
@@ -147,4 +149,4 @@ vat = {{ category = "O", exemption_reason = "No supply: a trial" }}
 
 def _prefix(name: str) -> str:
     """A prefix of document numbers that no other seller has."""
-    return f"{re.sub(r'[^A-Z0-9]', '', name.upper())[:12]}-"
+    return f"{re.sub(r'[^A-Z0-9]', '', name.upper())[:6]}{hashlib.sha256(name.encode()).hexdigest()[:6].upper()}-"

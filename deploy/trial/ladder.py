@@ -354,11 +354,11 @@ def _why_not_read(state: LadderState, rung: Rung, now_s: float) -> tuple[str, st
         return ("no message has arrived", state.line) if is_late and rung is Rung.HEARD else ("", "")
     topic, sample = printable(refused.topic), printable(refused.sample)
     if not refused.is_read:
-        meant = f"; {refused.near} is meant" if refused.near else ""
-        return f"wrong topic: {topic} was heard, and the agent reads {state.reads}{meant}", state.line
+        meant = f"; did you mean {refused.near}?" if refused.near else ""
+        return f"wrong topic: {topic} was heard; the agent reads {state.reads}{meant}", state.line
     reason, way_out = _REASONS.get(refused.malformed, (f"it cannot be read ({printable(refused.malformed)})", ""))
     detail = f", {printable(refused.detail)}" if refused.detail else ""
-    meant = f"; {refused.near} is meant" if refused.near else ""
+    meant = f"; did you mean {refused.near}?" if refused.near else ""
     if refused.malformed.startswith(_OF_MAPPING):
         way_out = state.map_command
     return f"{topic}: {reason}{detail}{meant}: {sample}", way_out or state.line
@@ -368,11 +368,11 @@ _OF_MAPPING: Final = "mapping:"
 _REASONS: Final[Mapping[str, tuple[str, str]]] = {
     "no-json": ("bad JSON", ""),
     "no-object": ("no JSON object", ""),
-    "unknown-topic": ("the agent stores it raw, because no topic of the contract is like this", ""),
+    "unknown-topic": ("the agent stores it raw, because it reads no topic like this", ""),
     "misspelt-topic": ("wrong topic, stored raw", ""),
     "no-time": ("`time` is missing", ""),
     "no-fix": ("the receiver has no fix yet", ""),
-    "time-in-seconds": ("`time` is in seconds, and milliseconds are meant", ""),
+    "time-in-seconds": ("`time` is in seconds; the agent needs milliseconds", ""),
     "time-without-offset": ("`time` has no offset: end it with Z or +01:00", ""),
     "time-not-read": ("`time` is neither milliseconds nor ISO 8601", ""),
     "impossible-time": ("`time` is outside of 1970 to 2100", ""),

@@ -59,7 +59,7 @@ class PhoneListener:
                 probe.bind((address, 0))
                 port = int(probe.getsockname()[1])
         except OSError as error:
-            raise TrialError(f"{address} is no address of this machine: {error.strerror}") from error
+            raise TrialError(f"{address} is not an address of this machine: {error.strerror}") from error
         return cls(address=address, port=port, device=device)
 
     @property
@@ -68,7 +68,7 @@ class PhoneListener:
         return (
             f"This opens TCP port {self.port} on {self.address} to everybody on that network, until Ctrl-C.\n"
             f"It is an MQTT listener with a random password, which may only write to {FILTER}.\n"
-            "It has no TLS: who can listen on this network sees the password and the positions."
+            "It has no TLS: anyone on this network can read the password and the positions."
         )
 
     @property

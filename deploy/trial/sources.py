@@ -182,11 +182,11 @@ def read_track(file: Path) -> Track:
             raise TrialError(f"{file} has more than {_MAX_BYTES >> 20} MiB: cut it")
         found = [*islice(_gpx(file) if file.suffix.lower() == ".gpx" else _csv(file), MAX_FIXES + 1)]
     except csv.Error as error:
-        raise TrialError(f"{file} is no CSV: {error}") from error
+        raise TrialError(f"{file} is not CSV: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise TrialError(f"{file} cannot be read: {file_fault(error)}") from error
     except ET.ParseError as error:
-        raise TrialError(f"{file} is no GPX: {error}") from error
+        raise TrialError(f"{file} is not GPX: {error}") from error
     if len(found) > MAX_FIXES:
         raise TrialError(f"{file} has more than {MAX_FIXES:,} fixes: cut it")
     if len(found) < 2:
@@ -261,7 +261,9 @@ def _fix(where: str, time: str | None, latitude: str | None, longitude: str | No
     try:
         t_ms, lat, lon = _milliseconds((time or "").strip()), float(latitude or ""), float(longitude or "")
     except (ValueError, OverflowError) as error:
-        raise TrialError(f"{where} is no fix: time {time!r}, latitude {latitude!r}, longitude {longitude!r}") from error
+        raise TrialError(
+            f"{where} is not a fix: time {time!r}, latitude {latitude!r}, longitude {longitude!r}"
+        ) from error
     if not (-90 <= lat <= 90 and -180 <= lon <= 180):
         raise TrialError(f"{where}: latitude {lat} or longitude {lon} is out of range")
     return Fix(t_ms, lat, lon)

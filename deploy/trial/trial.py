@@ -112,6 +112,11 @@ class TrialSettings:
     is_kept: bool = False
     place: Place | None = None
 
+    @property
+    def account(self) -> str:
+        """The id of the account, its tariff and its fence: such ids have small letters."""
+        return self.device.lower()
+
 
 @dataclass(slots=True)
 class Trial:
@@ -347,7 +352,7 @@ class Trial:
     @property
     def token_command(self) -> str:
         """The way out of a token that is used or expired: a certificate that was given for it is not given twice."""
-        return f"waybill try --folder {self.settings.folder}   # registers another device, with a token of its own"
+        return f"waybill try --folder {self.settings.folder}   # registers another device, with its own token"
 
     def open_listener(self, listener: PhoneListener) -> None:
         """Starts the phone's broker. Raises LocalStackError."""
@@ -385,7 +390,7 @@ class Trial:
                 sent = client.publish(message.topic, message.payload, qos=1)
                 sent.wait_for_publish(_DAEMON_S)
                 if not sent.is_published():
-                    raise TrialError("the vehicle's broker takes no messages")
+                    raise TrialError("the vehicle's broker accepts no messages")
         finally:
             client.disconnect()
             client.loop_stop()
@@ -504,7 +509,7 @@ class Trial:
         """Publishes contracts, and the fence as soon as its place is known and again when it moves."""
         reference, since = self.folder / "reference", datetime.now(UTC)
         month = since.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        contracts = contracts_text(self.settings.device, TENANT, self.settings.region, month)
+        contracts = contracts_text(self.settings.account, (TENANT, self.settings.device), self.settings.region, month)
         if not self._wait_for_stack():
             return
         settings = load(CloudSettings, self.settings.folder / "publisher.toml")
@@ -517,7 +522,7 @@ class Trial:
             reference.mkdir(exist_ok=True)
             (reference / "contracts.toml").write_text(contracts)
             # earlier trials had fences here, too
-            fence = fence_text(self.settings.device, place, FENCE_M, priority=int(time.time()) // 60)
+            fence = fence_text(self.settings.account, place, FENCE_M, priority=int(time.time()) // 60)
             (reference / "fences.geojson").write_text(fence)
             publish(settings.service_urls, read_reference([reference]), settings.access, signing=signing)
             if is_first:
@@ -537,7 +542,7 @@ class Trial:
             raised = tail(client, [topic], wanted, lambda: not self._ended.is_set())
             self._listens.set()
             for one in raised:
-                if isinstance(one.said, Alert) and one.place == self.settings.device:
+                if isinstance(one.said, Alert) and one.place == self.settings.account:
                     self.say(AlertRaised(one.said.kind, (one.said.raised_ms - one.said.received_ms) / 1000))
         except AlertsUnread as error:
             raise TrialError(str(error)) from error
@@ -549,7 +554,7 @@ class Trial:
         events = self.folder / "centre.jsonl"
         events.unlink(missing_ok=True)
         events.touch(mode=0o600)
-        words = [str(self.settings.folder), TENANT, self.settings.device, self.settings.device, str(events)]
+        words = [str(self.settings.folder), TENANT, self.settings.device, self.settings.account, str(events)]
         centre = self._add(DaemonProcess.python(_CENTRE, "deploy.trial.centre", words, self.folder / "centre"))
         with events.open(encoding="utf-8") as lines:
             while not self._ended.wait(_POLL_S):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from deploy.trial.ladder import Rung
+from tests.edge_agent.mapping.connect_page import TRIES
 from tests.system.test_demo import processes_of
 from tests.waiting import PATIENCE, wait_until
 
@@ -28,7 +29,7 @@ class Try:
         self.log, self.began_s = folder.with_suffix(".log"), time.monotonic()
         command = [sys.executable, "-m", "waybill", "try", "--json", "--folder", str(folder), *options]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(command, cwd=folder.parent, stdout=log, stderr=log, start_new_session=True)
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
@@ -57,11 +58,11 @@ def trial(folder: Path, *options: str) -> Iterator[Try]:
 
 def test_two_commands_lead_to_a_draft_line_of_an_own_device(tmp_path: Path) -> None:
     folder = tmp_path / "stack"
-    with trial(folder, "--until-draft", "--keep", "--device", "own-1") as running:
+    with trial(folder, "--until-draft", "--keep", "--device", "Own-1") as running:
         line = wait_until(running.line, 120, said=running.log.read_text)
         # by mistake another topic, then bad JSON, then as it is
         subprocess.run(["bash", "-c", line.replace("vehicle/position", "vehicel/position")], check=True, timeout=30)
-        wait_until(lambda: any("vehicle/position is meant" in one for one in running.stuck()), 30)
+        wait_until(lambda: any("did you mean vehicle/position?" in one for one in running.stuck()), 30)
         subprocess.run(["bash", "-c", line.replace('-m "[', '-m "{[')], check=True, timeout=30)
         wait_until(lambda: any("bad JSON" in one for one in running.stuck()), 30)
         subprocess.run(["bash", "-c", line], check=True, timeout=30)
@@ -75,5 +76,24 @@ def test_two_commands_lead_to_a_draft_line_of_an_own_device(tmp_path: Path) -> N
     at_s = max(one["since_start_s"] for one in found.values())
     sys.stdout.write(f"from the first command to the last rung: {at_s:.1f} s; until all was stopped: {seconds:.1f} s\n")
     assert processes_of(folder) == []
-    kept = folder / "try" / "own-1"
+    kept = folder / "try" / "Own-1"
     assert {"agent.toml", "token", "reference"} <= {one.name for one in kept.iterdir()}
+
+
+FIX = '<trkpt lat="53.55" lon="9.9{0}"><time>2026-01-05T08:00:{0}0Z</time></trkpt>'
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", TRIES)
+def test_each_way_of_the_page_to_try_a_device_is_heard(tmp_path: Path, options: str) -> None:
+    (tmp_path / "ride.gpx").write_text(f"<gpx>{FIX.format(1)}{FIX.format(2)}</gpx>")
+    with trial(tmp_path / "stack", "--yes", *options.split()) as running:
+        if options == "--phone":
+            wait_until(lambda: "Scan with OwnTracks" in running.log.read_text(), 120, said=running.log.read_text)
+        else:
+            if options.startswith("--preset"):
+                line = wait_until(running.line, 120, said=running.log.read_text)
+                subprocess.run(["bash", "-c", line], check=True, timeout=30)
+            wait_until(lambda: Rung.STORED in running.reached(), 120, said=running.log.read_text)
+    assert running.process.returncode == 0, running.log.read_text()
+    assert processes_of(tmp_path / "stack") == []

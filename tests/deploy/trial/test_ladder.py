@@ -60,13 +60,13 @@ def test_a_topic_that_the_agent_does_not_read_is_named_with_the_right_one() -> N
     found = after(wrong)[Rung.HEARD]
     assert found.is_stuck
     assert "wrong topic: vehicel/position was heard" in found.why
-    assert "vehicle/position is meant" in found.why
+    assert "did you mean vehicle/position?" in found.why
     assert found.command == LINE
 
 
 @pytest.mark.parametrize(
     ("malformed", "words"),
-    [("no-json", "bad JSON"), ("misspelt-topic", "wrong topic"), ("time-in-seconds", "milliseconds are meant")],
+    [("no-json", "bad JSON"), ("misspelt-topic", "wrong topic"), ("time-in-seconds", "the agent needs milliseconds")],
 )
 def test_an_unreadable_message_is_heard_and_not_mapped(malformed: str, words: str) -> None:
     found = after(MessageHeard(topic="vehicle/position", malformed=malformed, sample='{"a\x1b'))

@@ -74,11 +74,11 @@ def test_a_track_ends_now_and_is_labelled(tmp_path: Path, name: str, text: str) 
     ("name", "text", "words"),
     [
         ("a.csv", "time,lat\n1,2\n", "no column lon or lng or long or longitude"),
-        ("a.csv", "time,lat,lon\n1767600000,53,9\nnever,53,9\n", "a.csv:3 is no fix: time 'never'"),
+        ("a.csv", "time,lat,lon\n1767600000,53,9\nnever,53,9\n", "a.csv:3 is not a fix: time 'never'"),
         ("a.csv", "time,lat,lon\n1767600000,53,999\n", "out of range"),
         ("a.csv", "time,lat,lon\n1767600000,53,9\n", "1 fixes"),
         ("a.csv", "", "no column"),
-        ("a.gpx", "<gpx>", "no GPX"),
+        ("a.gpx", "<gpx>", "not GPX"),
         ("missing.csv", None, "cannot be read"),
     ],
 )
@@ -146,7 +146,9 @@ def test_the_files_of_a_trial_are_settings_that_load(tmp_path: Path) -> None:
     settings = load(AgentSettings, written(tmp_path, "agent.toml", text))
     assert (settings.device.id, settings.intake.port, settings.uplinks[0].port) == ("try-1", 1883, 8883)
     written(tmp_path, "fences.geojson", fence_text("try-1", Place(53.55, 9.99), 300.0))
-    written(tmp_path, "contracts.toml", contracts_text("try-1", "fleet", "eu", datetime(2026, 11, 1, tzinfo=UTC)))
+    written(
+        tmp_path, "contracts.toml", contracts_text("try-1", ("fleet", "TRY-1"), "eu", datetime(2026, 11, 1, tzinfo=UTC))
+    )
     (tmp_path / "agent.toml").unlink()
     assert sorted(one.kind for one in read_reference([tmp_path])) == ["account", "fence", "legal_entity", "tariff"]
 

@@ -15,3 +15,5 @@ COMMANDS = [
     for command, output in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE)
 ]
 """Each command with what the page shows below it."""
+TRIES = re.findall(r"^waybill try (.*?) +#", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+"""The options of each `waybill try` of the page."""
