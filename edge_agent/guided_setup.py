@@ -6,9 +6,11 @@ An answer comes from an option, or else from the terminal. A wrong one is asked 
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,6 +31,10 @@ from waybill.settings import SettingsError, file_fault, nearest, parse, printabl
 
 NATIVE: Final = "native"
 MODE: Final = 0o640
+SERVICE: Final = "edge-agent"
+"""The Debian package's service, user and group."""
+SERVICE_FILE: Final = Path("/etc/waybill/agent.toml")
+_FILES: Final = frozenset({"ca", "token_file", "certificate", "key"})
 _CONNECT_S: Final = 10.0
 _ATTEMPTS: Final = 5
 
@@ -73,7 +79,7 @@ def _check_name(field: str) -> Callable[[str, Answers], str]:
             DeviceSettings(**names)
         except (ValidationError, IdentityError) as error:
             raise WrongAnswer(
-                f"{printable(answer)!r} is no name: letters, digits, dots, underscores and hyphens, at most 63"
+                f"{printable(answer)!r} is not a name: letters, digits, dots, underscores and hyphens, at most 63"
             ) from error
         return ""
 
@@ -117,7 +123,7 @@ def _reached(host: str, port: int, ca: Path, what: str) -> str:
         reason = error.verify_message
         raise WrongAnswer(f"{what} at {host}:{port} is not trusted: {reason}; check the host and {ca}") from error
     except OSError as error:
-        raise WrongAnswer(f"{host}:{port} speaks no TLS: {_fault(error)}; check the port") from error
+        raise WrongAnswer(f"{host}:{port} does not speak TLS: {_fault(error)}; check the port") from error
 
 
 def _check_claim(answer: str, _: Answers) -> str:
@@ -142,8 +148,8 @@ def _check_certificate(answer: str, answers: Answers) -> str:
     except (OSError, ValueError, IdentityError) as error:
         raise WrongAnswer(f"{answer} cannot be used: {_fault(error)}") from error
     if name != wanted:
-        raise WrongAnswer(f"{answer} is of {printable(name)}, and this device is {wanted}")
-    return f"the certificate is of {wanted}"
+        raise WrongAnswer(f"{answer} is for {printable(name)}, but this device is {wanted}")
+    return f"the certificate is for {wanted}"
 
 
 def _check_key(answer: str, answers: Answers) -> str:
@@ -164,7 +170,9 @@ def _check_vehicle(answer: str, answers: Answers) -> str:
         # on this machine it may be set up afterwards, from these settings
         if is_this_machine(broker.host) and _is_unused(broker):
             return f"no broker listens at {broker.host}:{broker.port} yet: `edge-agent broker-conf` configures one"
-        raise WrongAnswer(f"this is no MQTT broker of the vehicle: {error}; check host and port") from error
+        raise WrongAnswer(
+            f"{broker.host}:{broker.port} is not the vehicle's MQTT broker: {error}; check host and port"
+        ) from error
     finally:
         session.close()
     return f"the vehicle's broker answers at {broker.host}:{broker.port}"
@@ -182,7 +190,7 @@ def _is_unused(broker: BrokerSettings) -> bool:
 
 def _port(answer: str) -> int:
     if not answer.isdecimal() or not 0 < int(answer) < 65_536:
-        raise WrongAnswer(f"{printable(answer)!r} is no port: 1 to 65535")
+        raise WrongAnswer(f"{printable(answer)!r} is not a port: 1 to 65535")
     return int(answer)
 
 
@@ -206,13 +214,18 @@ QUESTIONS: Final = (
     Question("region_host", "Host of the region's broker", "", _check_host),
     Question("region_port", "Its port", "8883", _check_region),
     Question("claim", "What the operator gave you: token or certificate", "token", _check_claim),
-    Question("token_file", "File of the token", "/etc/edge-agent/token", _check_token, _has_token),
+    Question("token_file", "File of the token", "/etc/waybill/token", _check_token, _has_token),
     Question("enrolment_port", "Port of the enrolment broker", "8884", _check_enrolment, _has_token),
     Question("certificate", "File of the device's certificate (PEM)", "", _check_certificate, _has_certificate),
     Question("key", "File of its private key (PEM)", "", _check_key, _has_certificate),
     Question("vehicle_host", "Host of the vehicle's own broker", "127.0.0.1", _check_host),
     Question("vehicle_port", "Its port", "1883", _check_vehicle),
-    Question("sensors", "What the sensors send: native, or a preset", NATIVE, lambda answer, _: _check_sensors(answer)),
+    Question(
+        "sensors",
+        "What the sensors send: native (the JSON of docs/sensors.md), or a preset (docs/connect.md)",
+        NATIVE,
+        lambda answer, _: _check_sensors(answer),
+    ),
 )
 
 
@@ -221,7 +234,7 @@ def _check_sensors(answer: str) -> str:
     try:
         parse(AgentSettings, settings_text({**_EXAMPLE, "sensors": answer}), "--sensors")
     except SettingsError as error:
-        raise WrongAnswer(f"{printable(answer)!r} is no preset: {'; '.join(error.lines)}") from error
+        raise WrongAnswer(f"{printable(answer)!r} is not a preset: {'; '.join(error.lines)}") from error
     return ""
 
 
@@ -288,7 +301,9 @@ class Interview:
 
 def settings_text(answers: Answers) -> str:
     """The commented `agent.toml` of these answers."""
-    value = {name: json.dumps(answer) for name, answer in answers.items()}
+    # the service of the package runs in another folder than this command
+    files = {name: str(Path(answer).absolute()) for name, answer in answers.items() if name in _FILES}
+    value = {name: json.dumps(answer) for name, answer in {**answers, **files}.items()}
     return f"""# The agent of {answers["tenant"]}/{answers["device"]}, made by `edge-agent setup`.
 # docs/edge-agent.md lists all settings.
 #   edge-agent check-config --config this
@@ -318,7 +333,9 @@ port = {int(answers["region_port"])}
 
 def _mapping_text(answers: Answers) -> str:
     if answers["sensors"] == NATIVE:
-        return ""
+        return """
+# Sensors with another format need [[mappings]]: `edge-agent map suggest --config this` proposes them.
+"""
     return f"""
 # What the sensors send is translated; `edge-agent map try` shows the result.
 [[mappings]]
@@ -354,9 +371,15 @@ def write_settings(file: Path, text: str, *, replace: bool) -> None:
         replace_durably(file, text.encode(), mode=MODE)
     elif not create_durably(file, text.encode(), mode=MODE):
         raise SetupRefused(f"{file} exists and stays as it is; --force replaces it, --out names another file")
+    with suppress(LookupError, OSError):  # the group is that of the Debian package's service
+        shutil.chown(file, group=SERVICE)
 
 
 def next_commands(file: Path, answers: Answers) -> Sequence[str]:
     """What to run after the file was written."""
-    conf = "edge-agent broker-conf" if answers["vehicle_host"] == "127.0.0.1" else "edge-agent check-config"
-    return (f"{conf} --config {file}", f"edge-agent run --config {file}")
+    conf = "edge-agent broker-conf" if is_this_machine(answers["vehicle_host"]) else "edge-agent check-config"
+    if file.absolute() != SERVICE_FILE:
+        return (f"{conf} --config {file}", f"edge-agent run --config {file}")
+    secrets = [answers[name] for name in ("token_file", "key") if name in answers]
+    allowed = [f"chgrp {SERVICE} {one} && chmod 640 {one}" for one in secrets]
+    return (f"{conf} --config {file}", *allowed, f"systemctl start {SERVICE}")

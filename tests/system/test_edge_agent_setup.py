@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, free_port, wait_all
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
+from edge_agent.guided_setup import SERVICE_FILE, next_commands
 from waybill.identity.claims import make_token
 from waybill.settings import load
 
@@ -85,6 +86,8 @@ def test_answers_as_options_are_tried_and_written(place: Place, tmp_path: Path) 
     assert "--force" in again.output
     assert setup(out, "--yes", "--force", *place.options(device="bus-2")).exit_code == 0
     assert load(AgentSettings, out).device.id == "bus-2"
+    of_package = next_commands(SERVICE_FILE, {"vehicle_host": "localhost", "token_file": "/t"})
+    assert of_package[1:] == ("chgrp edge-agent /t && chmod 640 /t", "systemctl start edge-agent")
 
 
 def test_a_wrong_answer_is_asked_again_with_the_reason(place: Place, tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_a_wrong_answer_is_asked_again_with_the_reason(place: Place, tmp_path: P
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"device": "bus 1"}, "is no name"),
+        ({"device": "bus 1"}, "is not a name"),
         ({"region_host": "no-such-host.invalid"}, "has no address"),
         ({"token_file": "missing"}, "--token-file: missing cannot be used"),
         ({"claim": "tokn"}, "did you mean token?"),
@@ -135,7 +138,7 @@ def test_a_certificate_instead_of_a_token(place: Place, tmp_path: Path) -> None:
     assert tls is not None
     assert tls.certificate == files.certificate
     other = setup(out, "--yes", "--force", *place.options(**given, key=str(files.key), device="bus-2"))
-    assert "is of acme/bus-1, and this device is acme/bus-2" in other.output
+    assert "is for acme/bus-1, but this device is acme/bus-2" in other.output
 
 
 def test_a_vehicle_broker_that_is_not_set_up_yet_is_told(place: Place, tmp_path: Path) -> None:
