@@ -54,7 +54,7 @@ def run(config: Config) -> None:
 
 @app.command()
 def check_config(config: Config) -> None:
-    """Check a settings file and the files it refers to.
+    """Check a settings file, the files it refers to, and the examples of its mappings.
 
     Example: edge-agent check-config --config agent.toml
     """
@@ -72,7 +72,12 @@ def check_config(config: Config) -> None:
     for warning in settings.plain_text():
         typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
-    typer.echo(f"{config}: valid. Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}")
+    about = f"Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}"
+    if settings.mappings:
+        names = ", ".join(one.name for one in settings.mappings)
+        examples = sum(len(one.examples) for one in settings.mappings)
+        about += f", mappings {names} (correct examples: {examples})"
+    typer.echo(f"{config}: valid. {about}")
 
 
 def _option(help_text: str) -> typer.models.OptionInfo:
@@ -163,7 +168,7 @@ def status(
     config: Config,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the contents of the buffer. The agent need not run.
+    """Show link, unreadable messages, buffer and counters. Without a running agent, only the buffer is known.
 
     Example: edge-agent status --config agent.toml --json
     """

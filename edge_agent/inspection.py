@@ -30,6 +30,8 @@ def reading(settings: AgentSettings) -> Iterator[sqlite3.Connection]:
     path = settings.buffer.path / DATABASE
     try:
         path.stat()
+    except FileNotFoundError as error:
+        raise StoreFailing(f"there is no buffer at {path}: the agent has not run with these settings yet") from error
     except OSError as error:
         raise StoreFailing(f"the buffer at {path} cannot be read: {error.strerror}") from error
     address = f"{path.absolute().as_uri()}?mode=ro"

@@ -367,7 +367,7 @@ def _coordinate(message: dict[str, Any], name: str) -> float:
     if message[name] is None:
         raise MalformedMessage("no-fix")
     if (value := read_number(message[name])) is None:
-        raise MalformedMessage("wrong-fields", f"`{name}` is no number")
+        raise MalformedMessage("wrong-fields", f"`{name}` is not a number")
     return value
 
 

@@ -134,9 +134,7 @@ def _messages(text: str, path: Path) -> dict[str, Message]:
         # Not strict: signals of one message overlap in many files of makers, and each is read as the file says.
         database = load_string(text, database_format="dbc", strict=False)
     except DatabaseError as error:
-        raise ValueError(
-            f"can.dbc: {path} is no DBC file that can be read: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise ValueError(f"can.dbc: {path} is not a readable DBC file: {' '.join(str(error).split())[:200]}") from error
     assert isinstance(database, Database)
     messages = {one.name: one for one in database.messages if not one.is_container}
     if FRAME in messages:
@@ -228,7 +226,7 @@ def _line_frame(line: str) -> _Frame | Undecodable | None:
     """A frame of a line; None for a remote frame, which has no data, and for an error frame of the interface."""
     match = _LINE.fullmatch(line.strip())
     if match is None:
-        return _unreadable(line, "no line of `candump -L`")
+        return _unreadable(line, "not a line of `candump -L`")
     identifier, is_extended = int(match["id"], 16), len(match["id"]) == 8
     if match["remote"] is not None or identifier >= _EXTENDED_IDS:
         return None
@@ -247,7 +245,7 @@ def _json_frame(frame: Any) -> _Frame | Undecodable:
         is_extended = len(match[1]) == 8 if is_extended is None else is_extended
         identifier = int(match[1], 16)
     if type(identifier) is not int or not 0 <= identifier < _EXTENDED_IDS:
-        return _unreadable(frame, "`id` is no identifier of a frame")
+        return _unreadable(frame, "`id` is not a frame identifier")
     if is_extended is None:
         is_extended = identifier >= _STANDARD_IDS
     if not isinstance(is_extended, bool) or (not is_extended and identifier >= _STANDARD_IDS):
@@ -257,6 +255,6 @@ def _json_frame(frame: Any) -> _Frame | Undecodable:
     except ValueError:
         payload = None
     if payload is None or len(payload) > 64:
-        return _unreadable(frame, "`data` is no text of up to 64 bytes in hexadecimal digits")
+        return _unreadable(frame, "`data` is not up to 64 bytes in hexadecimal digits")
     about = {name: value for name, value in frame.items() if name not in {"id", "data", "extended"}}
     return _Frame(identifier, is_extended, payload, about, frame)

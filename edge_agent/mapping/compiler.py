@@ -254,9 +254,9 @@ def _check_accuracy(value: Any) -> None:
     accuracy_m = None if value is UNUSABLE else read_number(value)
     least, greatest = OPTIONAL_BOUNDS["accuracy_m"]
     if accuracy_m is None:
-        raise Refusal("accuracy", "type", "`accuracy` is no number")
+        raise Refusal("accuracy", "type", "`accuracy` is not a number")
     if not least <= accuracy_m <= greatest:
-        raise Refusal("accuracy", "range", "`accuracy` is no radius: list the value as absent if it means none")
+        raise Refusal("accuracy", "range", "`accuracy` is not a radius: list the value in `absent` if it means none")
 
 
 def _position_test(settings: PositionMapping) -> Test | None:
@@ -279,7 +279,7 @@ def _incomplete(lat: Any, lon: Any, *, joins: bool) -> Any:
         if value is None or value is ABSENT:
             return NO_FIX
         if value is UNUSABLE:
-            raise Refusal(name, "type", f"`{name}` is no number")
+            raise Refusal(name, "type", f"`{name}` is not a number")
         if value is MISSING and not joins:
             raise Refusal(name, "missing", f"`{name}` is missing")
     return MISSING
@@ -322,7 +322,7 @@ def signal_output(settings: SignalMapping) -> Output:
         if number is not None:
             value = number(element, around, levels)
             if value is UNUSABLE:
-                raise Refusal("signal", "type", f"`{path}` is no number")
+                raise Refusal("signal", "type", f"`{path}` is not a number")
         elif names and path in VSS_UNITS:
             raise Refusal("signal", "unit", f"`{path}` is in {VSS_UNITS[path]}: map it by its name")
         return _body("signal", read_signal, {"path": path, "value": value}, path)
@@ -410,7 +410,7 @@ def _time_converter(source: TimeSource) -> Callable[[Any], int]:
 
     def of_text(value: Any) -> int:
         if not isinstance(value, str):
-            raise Refusal("time", "type", "the time is no text")
+            raise Refusal("time", "type", "the time is not a text")
         try:
             if form is None:
                 if not _ISO_MINUTE.match(value.strip()):
@@ -447,7 +447,7 @@ def _counted(unit: str) -> Callable[[Any], int]:
             return micros(value)
         number = _whole_or_float(value)
         if number is None:
-            raise Refusal("time", "type", "the time is no number")
+            raise Refusal("time", "type", "the time is not a number")
         if any(begin <= number < end for begin, end in others):
             raise Refusal("time", "unit", f"the time is not in {unit}")
         if not 0 <= number < last:

@@ -51,7 +51,7 @@ def _fault(parser: MessageParser, example: MappingExample, place: int) -> str:
             return ""
         return f"is not refused with {example.refused}: it gives {_shown(gives)}"
     if len(gives) != len(example.gives):
-        return f"gives {len(gives)} records and not {len(example.gives)}: {_shown(gives)}"
+        return f"gives {len(gives)} records instead of {len(example.gives)}: {_shown(gives)}"
     return next(_differences(gives, example.gives), "")
 
 
@@ -61,7 +61,7 @@ def _differences(gives: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any
             if name not in record:
                 yield f"record {number} has no {name!r}{name_advice(name, record)}: {_shown(record)}"
             elif not _equal(record[name], value, is_time=name == "time"):
-                yield f"record {number}: {name} is {_shown(record[name])} and not {_shown(value)}"
+                yield f"record {number}: {name} is {_shown(record[name])} instead of {_shown(value)}"
 
 
 def _equal(value: Any, promised: Any, *, is_time: bool) -> bool:

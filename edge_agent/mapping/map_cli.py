@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from edge_agent.config import AgentSettings, IntakeSettings
-from edge_agent.errors import AgentError
+from edge_agent.errors import AgentError, LinkError
 from edge_agent.intake.messages import Parsed
 from edge_agent.mapping.examples import described
 from edge_agent.mapping.parser import compile_mappings
@@ -62,7 +62,7 @@ def try_message(
     """
     with _errors():
         settings = load(AgentSettings, config)
-        if (samples is None) == (not topic):
+        if (samples is None) != bool(topic and payload) or (samples is not None and (topic or payload)):
             raise AgentError("give either --topic and --payload, or --samples")
         messages = [Sample(topic, _payload(payload))] if samples is None else read_samples(_text_of(samples))
         report = _Report(settings.mappings, as_json=as_json)
@@ -261,7 +261,10 @@ def _listen(
     session = MqttSession(broker, options, take)
     deadline_s = time.monotonic() + seconds
     try:
-        session.open()
+        try:
+            session.open()
+        except LinkError as error:
+            raise LinkError(f"the vehicle's broker of [intake] is not reached: {error}") from error
         for one in dict.fromkeys(filters):
             session.subscribe(one, takes_retained=False)
         is_told = False

@@ -71,7 +71,9 @@ def parse_path(text: str) -> MessagePath:
         steps.append(_step(match))
         at = match.end()
     if at < len(rest) or not steps or rest.endswith("."):
-        raise ValueError(f'{text!r} is no path at sign {len(text) - len(rest) + at + 1}: write a.b, "a b".c or a[0]')
+        raise ValueError(
+            f'{text!r} is not a path, see character {len(text) - len(rest) + at + 1}: write a.b, "a b".c or a[0]'
+        )
     return MessagePath(up, tuple(steps))
 
 
@@ -226,6 +228,6 @@ def _check_level(level: str, text: str) -> None:
         return
     if level.startswith("{") and level.endswith("}"):
         if not _LEVEL_NAME.fullmatch(level[1:-1]):
-            raise ValueError(f"{text!r}: {level} is no level with a name: letters, digits and _, as {{vehicle}}")
+            raise ValueError(f"{text!r}: {level} is not a named level: use letters, digits and _, as in {{vehicle}}")
     elif set(level) & set("{}+#"):
         raise ValueError(f"{text!r}: {level!r} mixes text and a wildcard: {{name}}, + and # are whole levels")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from edge_agent.mapping.paths import TopicPattern, parse_path
-from edge_agent.mapping.units import check_signal_unit, check_unit
+from edge_agent.mapping.units import UNKNOWN, check_signal_unit, check_unit
 from waybill.record import DEVICE_PATTERN, RESERVED_PREFIX
 from waybill.settings import Settings, name_advice, nearest
 
@@ -46,6 +46,8 @@ class _Model(Settings):
 
 
 def _parsed_path(text: str) -> str:
+    if text == UNKNOWN:
+        raise ValueError(f"the path is not known yet: replace '{UNKNOWN}'")
     parse_path(text)
     return text
 

@@ -6,6 +6,7 @@ and settings with a `?` are refused until a person replaces it: a speed that is 
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ MAX_GROUPS: Final = 64
 MAX_LEAVES: Final = 2_000
 MAX_UNUSED: Final = 40
 """Members without a role that are listed in a comment."""
+_FIELDS, _LEAST_NUMBERS = (4, 256), 2
+"""Of a line of CSV."""
 
 _ROLES: Final = {
     "time": ("tst", "timestamp", "ts", "time", "datetime", "utc", "fixtime", "gpstime", "devicetime", "eventtime"),
@@ -183,7 +186,7 @@ def _time(leaf: _Leaf) -> tuple[str, str]:
             if _YEAR_2000_S <= number / per_second < _YEAR_2100_S:
                 moment = datetime.fromtimestamp(number / per_second, UTC)
                 return f'unit = "{unit}"', f"{_shown(value)} is {moment:%Y-%m-%dT%H:%M:%SZ}"
-        return 'unit = "?"', f"{_shown(value)} is no time of this century in s, ms, us or ns"
+        return 'unit = "?"', f"{_shown(value)} is not a time of this century in s, ms, us or ns"
     try:
         has_offset = datetime.fromisoformat(str(value)).tzinfo is not None
     except ValueError:
@@ -212,6 +215,7 @@ class _Group:
     """Messages with topics of one form. `leaves`: by the path of arrays and the path below."""
 
     format: str
+    delimiter: str = ""
     topics: list[str] = field(default_factory=list)
     messages: int = 0
     leaves: dict[tuple[tuple[str, ...], tuple[str, ...]], _Leaf] = field(default_factory=dict)
@@ -255,22 +259,42 @@ def _decoded(payload: bytes) -> tuple[str, Any]:
     return ("json", value) if isinstance(value, dict | list) else ("text", value)
 
 
+def _csv_row(text: object) -> tuple[str, list[str]] | None:
+    """The delimiter and fields of the first line, if it is CSV: 4 to 256 fields, with two numbers or more."""
+    line = text.partition("\n")[0] if isinstance(text, str) else ""
+    for delimiter in ",;\t|":
+        try:
+            fields = [field.strip() for field in next(csv.reader([line], delimiter=delimiter), [])]
+        except csv.Error:
+            continue
+        numbers = sum(_number(field) is not None for field in fields)
+        if _FIELDS[0] <= len(fields) <= _FIELDS[1] and numbers >= _LEAST_NUMBERS:
+            return delimiter, fields
+    return None
+
+
 def _groups(samples: Iterable[Sample]) -> list[_Group]:
     groups = dict[tuple[Any, ...], _Group]()
     for topic, payload in samples:
         form, value = _decoded(payload)
         levels = topic.split("/")
         begin = next((level for level in levels if level), "")
+        delimiter = ""
         leaves: list[_Leaf]
-        if form == "text":
+        key: tuple[Any, ...]
+        if form == "text" and (row := _csv_row(value)) is not None:
+            delimiter, fields = row
+            leaves = [_Leaf((), (f"column{place}",), [field]) for place, field in enumerate(fields, 1)]
+            form, key = "csv", ("csv", len(levels), begin, delimiter, len(fields))
+        elif form == "text":
             leaves = [_Leaf((), (levels[-1],), [value])]
-            key: tuple[Any, ...] = (form, len(levels), begin, *levels[1:-1])
+            key = (form, len(levels), begin, *levels[1:-1])
         else:
             leaves = list(_leaves(value)) if form == "json" else []
             has_place = {"latitude", "longitude"} <= {leaf.role[1] for leaf in leaves if leaf.role}
             key = (form, len(levels), begin, has_place)
         if key in groups or len(groups) < MAX_GROUPS:
-            groups.setdefault(key, _Group(form)).add(topic, leaves)
+            groups.setdefault(key, _Group(form, delimiter)).add(topic, leaves)
     return list(groups.values())
 
 
@@ -331,12 +355,17 @@ def _mapping(group: _Group, names: set[str]) -> str:
         topic = _pattern(group.topics)
         name = _name(topic, names)
         return f'# {_count(group.messages)}.\n[[mappings]]\nname = {name}\npreset = "nmea"\ntopic = {_text(topic)}\n'
+    if group.format == "csv":
+        return _csv_mapping(group, names)
     roles = group.roles()
     is_flat = group.format == "text"
     topic = _pattern(group.topics, "member" if is_flat else "")
     if not {"latitude", "longitude"} <= roles.keys():
         unused = _unused(group, {})
-        return f"# {_count(group.messages)} of {printable(topic)}: no latitude and longitude found.\n{unused}"
+        return (
+            f"# {_count(group.messages)} of {printable(topic)}: no latitude and longitude found. If they have other"
+            f" names, write the mapping yourself:\n# docs/connect.md, A mapping of your own.\n{unused}"
+        )
     pair = roles["latitude"], roles["longitude"]
     each = pair[0].each
     lines = [
@@ -360,6 +389,30 @@ def _mapping(group: _Group, names: set[str]) -> str:
     if is_flat:
         lines += ["", "[mappings.join]", "settle_ms = 500", "hold_s = 30"]
     return "\n".join(lines) + "\n" + _unused(group, roles)
+
+
+def _csv_mapping(group: _Group, names: set[str]) -> str:
+    """The form of lines whose columns have no names."""
+    topic = _pattern(group.topics)
+    columns = [f"    {_text(leaf.steps[0])},  # {_shown(leaf.values[0])}" for leaf in group.leaves.values()]
+    lines = [
+        f"# {_count(group.messages)} of CSV without names. Name the columns, and replace each ?.",
+        "[[mappings]]",
+        f"name = {_name(topic, names)}",
+        f"topic = {_text(topic)}",
+        'format = "csv"',
+        'time = { path = "?", unit = "?" }',
+        "",
+        "[mappings.csv]",
+        "columns = [",
+        *columns,
+        "]",
+        f"delimiter = {_text(group.delimiter)}",
+        "",
+        "[mappings.position]",
+        *(f'{name} = {{ path = "?", unit = "?" }}' for name in ("latitude", "longitude")),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _count(messages: int) -> str:

@@ -167,7 +167,7 @@ def _check(unit: str, units: Iterable[str], what: str) -> str:
     if unit == "":
         raise ValueError(f"needs a unit: one of {words}")
     if unit == UNKNOWN:
-        raise ValueError(f"the unit is not known yet: replace '?' by one of {words}")
+        raise ValueError(f"the unit is not known yet: replace '?' with one of {words}")
     near = nearest(unit, known)
     advice = f"did you mean {near!r}? " if near else ""
     raise ValueError(f"no unit {unit!r} of {what}; {advice}known are {words}")

@@ -194,7 +194,7 @@ def test_a_mistake_is_named_with_the_nearest_right_word(mapping: str, old: str, 
     ("text", "problem"),
     [
         ('VERSION ""', "has no message"),
-        ("hello", "is no DBC file that can be read"),
+        ("hello", "is not a readable DBC file"),
         (DBC.replace("Wheels: 8", "frame: 8"), "has a message 'frame'"),
         (" " * (MAX_DBC_BYTES + 1), "has more than"),
     ],

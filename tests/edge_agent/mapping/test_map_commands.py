@@ -119,7 +119,7 @@ def test_a_unit_that_nobody_replaced_is_refused_with_the_words_to_choose_from(tm
     refused = run_map(tmp_path, "try", "-t", "a", "-p", "b", mappings=mapping)
     assert refused.exit_code == os.EX_CONFIG
     assert "speed" in refused.stderr
-    assert "the unit is not known yet: replace '?' by one of m/s, km/h" in refused.stderr
+    assert "the unit is not known yet: replace '?' with one of m/s, km/h" in refused.stderr
     read = run_map(
         tmp_path,
         *("try", "-t", "devices/7/gps", "-p", '{"ts":1795359064,"lat":53.55,"lon":9.99,"speed":36}'),
@@ -204,6 +204,13 @@ def test_what_a_sample_does_not_show_stays_a_question(payload: str, time: dict[s
     if is_open:
         with pytest.raises(SettingsError):
             parse(AgentSettings, AGENT + propose([Sample("a/b", payload.encode())]), "agent.toml")
+
+
+def test_columns_of_csv_stay_a_question() -> None:
+    (mapping,) = proposed("trk/17 1795359064;53.55;9.99;29.2;A")
+    assert mapping["csv"] == {"columns": [f"column{place}" for place in range(1, 6)], "delimiter": ";"}
+    with pytest.raises(SettingsError, match="the path is not known yet"):
+        parse(AgentSettings, AGENT + propose([Sample("trk/17", b"1,53.55,9.99,2")]), "agent.toml")
 
 
 def test_dilution_of_precision_is_never_an_accuracy() -> None:

@@ -22,7 +22,7 @@ from waybill.settings import SettingsError
             "mappings.0.position.speed.unit: no unit 'kmh' of speed; did you mean 'km/h'? known",
         ),
         (PHONES, ', unit = "km/h"', "", "mappings.0.position.speed.unit: needs a unit: one of m/s, km/h"),
-        (PHONES, '"ft"', '"?"', "mappings.0.position.altitude.unit: the unit is not known yet: replace '?' by"),
+        (PHONES, '"ft"', '"?"', "mappings.0.position.altitude.unit: the unit is not known yet: replace '?' with"),
         (PHONES, '"ft"', '"kn"', "no unit 'kn' of length"),
         (PHONES, "TraveledDistance", "TravelledDistance", "did you mean the path 'Vehicle.TraveledDistance'?"),
         (PHONES, 'unit = "none"', 'unit = "V"', "Phone.{user} is not in the catalogue, so 'V' cannot be converted"),
@@ -34,7 +34,7 @@ from waybill.settings import SettingsError
             "mappings.0.when.0.equals: no such setting; known are exists",
         ),
         (PHONES, 'is = "location"', 'is = "a", exists = true', "a condition needs one of is, is_not, in and exists"),
-        (PHONES, '"tst", unit', '"tst..x", unit', "mappings.0.time.path: 'tst..x' is no path at sign 5"),
+        (PHONES, '"tst", unit', '"tst..x", unit', "mappings.0.time.path: 'tst..x' is not a path, see character 5"),
         (PHONES, ', unit = "s"', "", "needs a unit: one of s, ms, us, ns and iso; or a format"),
         (PHONES, 'path = "tst", unit = "s"', "", 'only else = "arrival"'),
         (PHONES, 'unit = "s"', 'unit = "s", zone = "UTC"', "zone is for texts"),
@@ -120,7 +120,7 @@ refused = "mapping:time:missing"
         (
             "speed_mps = 10,",
             "speed_mps = 36,",
-            "mappings.0.examples.0: mapping phones: record 0: speed_mps is 10.0 and not 36",
+            "mappings.0.examples.0: mapping phones: record 0: speed_mps is 10.0 instead of 36",
         ),
         ("speed_mps = 10,", "speed = 10,", "record 0 has no 'speed'; did you mean 'speed_mps'?"),
         (
@@ -128,7 +128,7 @@ refused = "mapping:time:missing"
             "mapping:time:unit",
             "examples.1: mapping phones: is not refused with mapping:time:unit",
         ),
-        ('"lat": 53.5, "lon": 9.9, "vel"', '"vel"', 'examples.0: mapping phones: record 0: kind is "raw" and not'),
+        ('"lat": 53.5, "lon": 9.9, "vel"', '"vel"', 'examples.0: mapping phones: record 0: kind is "raw" instead of'),
     ],
 )
 def test_check_config_runs_the_examples(tmp_path: Path, old: str, new: str, problem: str) -> None:
