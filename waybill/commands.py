@@ -89,7 +89,7 @@ PROGRAMS = {
 
 SUBCOMMANDS = {
     "up": LazyCommand("deploy.local.cli:up", "local", "Start the local stack."),
-    "status": LazyCommand("deploy.local.cli:status", "local", "Show servers, addresses, memory and links."),
+    "status": LazyCommand("deploy.local.cli:status", "local", "Show servers, daemons and links, and what is wrong."),
     "link": LazyCommand("deploy.local.cli:link", "local", "Cut, heal or slow a link of the local stack."),
     "down": LazyCommand("deploy.local.cli:down", "local", "Stop the local stack."),
     "demo": LazyCommand(

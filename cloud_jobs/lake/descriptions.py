@@ -55,7 +55,7 @@ _USAGE: Final = TableDescription(
     "is in force.",
     ("tenant", "device", "hour", "zone", "commit_number"),
     {
-        "hour": "Begin of the UTC hour.",
+        "hour": "Start of the UTC hour.",
         "zone": "Id of the fence; empty: outside all; `*`: the whole vehicle; `*late`: only names late positions.",
         "distance_mm": f"{_QUARTERS}distance in mm. Rows of zones and of the outside have it; zones never overlap.",
         "duration_ms": f"{_QUARTERS}time in ms. Rows of zones and of the outside have it.",
@@ -246,7 +246,7 @@ _OF_BILLS: Final = {
             "snapshot": "Number of the snapshot.",
             "number": "Commit of this table, from 1.",
             "charges": "Number of charges.",
-            "period_start": "Begin of the period, UTC.",
+            "period_start": "Start of the period, UTC.",
             "period_end": "End of the period, UTC, excluded.",
             "closed_at": "Time of the closing, UTC.",
         },
@@ -268,7 +268,7 @@ _INTERNAL: Final = {
         ("cause", "fingerprint"),
         {
             "cause": "`conflict` or `malformed`.",
-            "fingerprint": "SHA-256 of the rejected input.",
+            "fingerprint": "SHA-256 of the refused input.",
             "detail": "JSON of the conflict, or why the message is malformed.",
             "payload": "Bytes of the message.",
             "topic": "Topic of the message.",
@@ -362,7 +362,7 @@ _INTERNAL: Final = {
         {
             "number": "Counts from 1 in the order of commits.",
             "kind": "`silent`, `open` or `doubts`.",
-            "since": "Begin of the time that the decision is about.",
+            "since": "Start of the time that the decision is about.",
             "until": "End of that time.",
             "withdraws": "Number of the decision that is withdrawn; null: the row is a decision.",
             "decided_by": "Who decided.",

@@ -130,7 +130,7 @@ def tail(
 
     for name in kind or ():
         if name not in KINDS:
-            raise typer.BadParameter(f"{name!r} is no kind: {', '.join(KINDS)}")
+            raise typer.BadParameter(f"{name!r} is not a kind: {', '.join(KINDS)}")
     with errors_as_messages("waybill alerts"):
         settings = load(NotifierSettings, config)
         for name in tenant or ():

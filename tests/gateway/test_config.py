@@ -125,7 +125,7 @@ def checked(tmp_path: Path, text: str) -> Any:
             "mqtt.password_file: /nowhere cannot be read: there is no such file",
         ),
         (f'tls = {{ ca = "{CA}", certificate = "{CA}", key = "{CA}" }}', "with tls.certificate a share_file is needed"),
-        ('share_file = "/etc/hostname"', "mqtt.share_file: cannot be used: its first line is no name"),
+        ('share_file = "/etc/hostname"', "mqtt.share_file: cannot be used: its first line is not a name"),
         ('share_file = "/nowhere/share"', "mqtt.share_file: cannot be used"),
         ("max_packet_bytes = 65536", "mqtt.max_packet_bytes must be at least"),
     ],

@@ -250,7 +250,7 @@ def test_an_empty_registry_is_said_to_be_empty(world: World, command: Command) -
         (("show", "acme/aa"), 3, "waybill device: the registry has no device acme/aa: see `waybill device list`"),
         (("resume", "acme/a"), 3, "resume of acme/a is refused by its entry in the registry: it"),
         (("show", "bus-9"), 2, "write TENANT/DEVICE"),
-        (("expect", "acme/bus 9", "--region", "eu", "--by-hand"), 2, "'bus 9' is no name of a device"),
+        (("expect", "acme/bus 9", "--region", "eu", "--by-hand"), 2, "'bus 9' is not a name for a device"),
         (("revoke", "acme/a", "--reason", " "), 2, "the reason is one line"),
         (("revoke", "acme/a", "--reason", "x" * 501), 2, "the reason is one line"),
         (("revoke", "acme/a", "--key", "nowhere.key"), 2, "does not exist"),

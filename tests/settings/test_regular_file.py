@@ -108,7 +108,7 @@ REFUSED = {
     "~nobody-of-this-name/lake": "no user has the home folder ~nobody-of-this-name",
     " lake": "begins or ends with a blank",
     "lake\n": "begins or ends with a blank",
-    "a\0b": "is no path",
+    "a\0b": "is not a path",
 }
 
 

@@ -50,5 +50,5 @@ def fetch_status(host: str, port: int, path: str, *, timeout_s: float, also_unhe
     except InvalidJson as error:
         raise StatusUnavailable(f"the answer is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise StatusUnavailable("the answer is no status: not a JSON object")
+        raise StatusUnavailable("the answer is not a status: not a JSON object")
     return value

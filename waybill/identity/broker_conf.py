@@ -33,7 +33,7 @@ def read_share(file: Path) -> str:
     """The name of the gateways' shared subscription in a file. Raises OSError, ValueError."""
     name = read_password(file).strip()
     if not _SECRET.fullmatch(name):
-        raise ValueError("its first line is no name of 22 to 64 letters, digits, - or _")
+        raise ValueError("its first line is not a name of 22 to 64 letters, digits, - or _")
     return name
 
 

@@ -135,7 +135,7 @@ def _decode(data: bytes, *, may_lack_nonce: bool = False) -> dict[str, Any]:
     except InvalidJson as error:
         raise EnrolmentUnreadable(str(error)) from error
     if not isinstance(members, dict):
-        raise EnrolmentUnreadable("it is no object")
+        raise EnrolmentUnreadable("it is not an object")
     nonce = members.get("nonce")
     if not isinstance(nonce, str) or not (_NONCE.fullmatch(nonce) or (may_lack_nonce and not nonce)):
         raise EnrolmentUnreadable("its nonce is not 32 hexadecimal digits")

@@ -105,7 +105,7 @@ def device_name(tenant: str, device: str) -> str:
         raise NameRefused(f"{tenant or device!r:.80} names no device: write TENANT/DEVICE, such as acme/bus-17")
     for what, name in (("tenant", tenant), ("device", device)):
         if not DEVICE_PATTERN.fullmatch(name):
-            raise NameRefused(f"{name!r:.80} is no name of a {what}: {NAME_FORM}")
+            raise NameRefused(f"{name!r:.80} is not a name for a {what}: {NAME_FORM}")
     return _bounded(f"{tenant}/{device}")
 
 

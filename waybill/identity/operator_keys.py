@@ -69,7 +69,7 @@ def _raw(text: str) -> str:
     try:
         raw = base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"it is no base64: {error}") from error
+        raise ValueError(f"it is not base64: {error}") from error
     if len(raw) != KEY_BYTES:
         raise ValueError(f"an Ed25519 key has {KEY_BYTES} bytes, this one {len(raw)}")
     return text

@@ -260,7 +260,7 @@ class OperatorKey:
         """Raises OperatorKeyRefused."""
         try:
             if len(pem) > _MAX_FILE_BYTES:
-                raise OperatorKeyRefused(f"it has more than {_MAX_FILE_BYTES} bytes, which is no key")
+                raise OperatorKeyRefused(f"it has more than {_MAX_FILE_BYTES} bytes, so it is not a key")
             key = private_key_of(pem)
         except ValueError as error:
             raise OperatorKeyRefused(f"it is {error}") from error

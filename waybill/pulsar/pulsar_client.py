@@ -84,7 +84,7 @@ def token_life(token: str) -> TokenLife | None:
 
 def _moment_s(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST_S:
-        raise ValueError("is no moment")
+        raise ValueError("is not a time")
     return float(value)
 
 

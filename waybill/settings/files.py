@@ -45,7 +45,7 @@ def local_path(text: str) -> str:
     `dbfs:/x` would become a folder named `dbfs:`, and `$HOME/x` one named `$HOME`.
     """
     if not text or "\0" in text:
-        raise ValueError(f"{text!r} is no path")
+        raise ValueError(f"{text!r} is not a path")
     if text != text.strip():
         raise ValueError(f"the path {text!r} begins or ends with a blank")
     if found := _SCHEME.match(text):

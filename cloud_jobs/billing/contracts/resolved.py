@@ -398,7 +398,7 @@ class Contracts:
         zone = own_time_zone(versions)
         if zone is None:
             parents = [one.facts.parent for one in versions.all if one.facts.parent]
-            raise UnknownPayer(payer_id, f"is paid for by its parent, {parents[-1]!r}" if parents else "is no payer")
+            raise UnknownPayer(payer_id, f"is paid for by its parent, {parents[-1]!r}" if parents else "is not a payer")
         return zone
 
     def contract_of(self, payer_id: str, period: BillingPeriod) -> PayerContract:

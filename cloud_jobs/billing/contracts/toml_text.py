@@ -81,7 +81,7 @@ def _number(text: str) -> Decimal:
     try:
         return Decimal(text.replace("_", ""))
     except InvalidOperation:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
 
 
 def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:

@@ -129,7 +129,7 @@ _AT_ONCE: Final = 200
 def _entries(value: Any) -> list[Any]:
     if isinstance(value, Annex):
         return [*value]
-    raise TypeError(f"{type(value).__name__} is no plain value")
+    raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
 _ENCODER: Final = json.JSONEncoder(

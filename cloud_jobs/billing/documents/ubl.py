@@ -28,9 +28,9 @@ def to_ubl(document: Document) -> bytes:
     """The XML of an issued document, in UTF-8. Raises NotIssued."""
     if "preview" in document:
         # an accounting system books what it imports, and has no place for a mark
-        raise NotIssued("a preview is no invoice, so it has no UBL; use json, csv or pdf")
+        raise NotIssued("a preview is not an invoice, so it has no UBL; use json, csv or pdf")
     if document["invoice_number"] is None:
-        raise NotIssued("a draft has no number, so it is no invoice; issue the period first")
+        raise NotIssued("a draft has no number, so it is not an invoice; issue the period first")
     credit = document["invoice_type_code"] == DocumentType.CREDIT_NOTE
     name = "CreditNote" if credit else "Invoice"
     register_namespace("cac", _AGGREGATE.strip("{}"))

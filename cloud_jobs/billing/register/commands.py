@@ -210,7 +210,7 @@ def preview(
     from cloud_jobs.billing.register.preview import preview_period, running_days
 
     if Form.UBL in (form or []):
-        raise typer.BadParameter("a preview is no invoice, so it has no UBL; use json, csv or pdf")
+        raise typer.BadParameter("a preview is not an invoice, so it has no UBL; use json, csv or pdf")
     _check_folder(form or [], out)
     tables = _lake(lake)
     tables.check("records")

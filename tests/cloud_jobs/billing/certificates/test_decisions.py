@@ -158,7 +158,7 @@ def test_a_decision_is_withdrawn_by_its_number(silent_lake: Lake) -> None:
         (["--closes", "complete"], "complete"),
         (["--period", "soon"], "soon"),
         (["--period", "2999-01"], "has not come yet"),
-        (["--payer", "beta"], "'beta' is no payer"),
+        (["--payer", "beta"], "'beta' is not a payer"),
         (["--payer", "ny"], "'ny' does not pay for it in 2026-09"),
         (["--reason", ""], "it needs a reason"),
     ],
