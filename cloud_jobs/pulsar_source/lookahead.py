@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any
 
 import pulsar
-import structlog
 
 from cloud_jobs.pulsar_source.admin import States
 from cloud_jobs.pulsar_source.entries import queue_size
@@ -97,8 +96,6 @@ def limit_batch(
         left -= waiting[name].take(left)
     return {name: messages.end for name, messages in waiting.items() if messages.end is not None}
 
-
-_log = structlog.get_logger(__name__)
 
 FeedOpener = Callable[[SourceCluster, PulsarOptions, str, LedgerPosition, int], AbstractContextManager[Feed]]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-import structlog
 from cryptography import x509
 
 from gateway.access.access_key import AccessKey
@@ -100,8 +99,6 @@ def _claim_lines(broker: ClaimBroker) -> list[str]:
     )
     return [*lines, *broker_log_lines()]
 
-
-_LOG = structlog.get_logger("access")
 
 LOSS_LOOK_S: Final = 60.0
 """How often the reader checks whether the registry's topic has lost everything."""

@@ -36,8 +36,8 @@ from waybill.identity.authority import (
     with_chain,
 )
 from waybill.identity.errors import (
-    AuthorityDamaged,
     AuthorityExists,
+    AuthorityFolderError,
     AuthorityMissing,
     IdentityError,
     NameRefused,
@@ -63,7 +63,7 @@ class IssuedCertificate(NamedTuple):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """The first certificate of a PEM file. Raises AuthorityDamaged, OSError."""
+        """The first certificate of a PEM file. Raises AuthorityFolderError, OSError."""
         found = read_certificate(file)
         return cls(
             name=common_name(found.subject),
@@ -77,11 +77,11 @@ class IssuedCertificate(NamedTuple):
 
 
 def read_certificate(file: Path) -> x509.Certificate:
-    """The first certificate of a PEM file. Raises AuthorityDamaged, OSError."""
+    """The first certificate of a PEM file. Raises AuthorityFolderError, OSError."""
     try:
         return read_certificates(read_file(file))[0]
     except NotAnAuthority as error:
-        raise AuthorityDamaged(file, str(error)) from error
+        raise AuthorityFolderError(file, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class AuthorityFolder:
     def open(cls, folder: Path, key: Path | None = None) -> Self:
         """The authority of a folder. `key`: the file of its key, if that is kept elsewhere.
 
-        Raises AuthorityMissing, AuthorityDamaged.
+        Raises AuthorityMissing, AuthorityFolderError.
         """
         try:
             certificate, *issuers = read_certificates(read_file(folder / _CERTIFICATE))
@@ -137,7 +137,7 @@ class AuthorityFolder:
             what = f"has no {Path(error.filename).name}: make an authority there, or say where its key is"
             raise AuthorityMissing(folder, what) from error
         except (IdentityError, OSError) as error:
-            raise AuthorityDamaged(folder, f"cannot be used: {error}") from error
+            raise AuthorityFolderError(folder, f"cannot be used: {error}") from error
 
     def sign_regional(
         self, region: str, key: KeyPair, *, servers: Sequence[str] = (), now: datetime, lifetime: timedelta
@@ -194,7 +194,7 @@ class AuthorityFolder:
         return self.client(key, name, now=now, lifetime=lifetime)
 
     def recorded(self, serial: int) -> Issued | None:
-        """A certificate that was signed here, with its chain; None if there is none. Raises AuthorityDamaged."""
+        """A certificate that was signed here, with its chain; None if there is none. Raises AuthorityFolderError."""
         for kept in (_ISSUED, _ENDED):
             file = self.folder / kept / f"{serial:040x}.pem"
             if file.exists():
@@ -216,7 +216,7 @@ class AuthorityFolder:
 
 
 def certificates_in(folder: Path) -> list[IssuedCertificate]:
-    """The authority of a folder, its root, and what it signed. Its key is not needed. Raises AuthorityDamaged."""
+    """The authority of a folder, its root, and what it signed. Its key is not needed. Raises AuthorityFolderError."""
     issued = [*folder.glob(f"{_ISSUED}/*.pem"), *folder.glob(f"{_ENDED}/*.pem")]
     return [IssuedCertificate.read(file) for file in (folder / _ROOT, folder / _CERTIFICATE, *issued)]
 

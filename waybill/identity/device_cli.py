@@ -104,21 +104,27 @@ def expect(
 
     Example: waybill device expect acme/bus-1 --region eu --token-file bus-1.token --reason "new" --config operator.toml
     """
+    from waybill.identity.registry import DeviceChange, expect_again
     from waybill.identity.registry import expect as expected
-    from waybill.identity.registry import expect_again
+    from waybill.identity.registry_session import exactly
     from waybill.identity.token_files import claim_option
 
     tenant, _, name = device.partition("/")
 
+    def check(settings: OperatorSettings) -> None:
+        settings.check_region(region)
+        settings.check_tenant(tenant)
+
     with claim_option(token_file, factory, by_hand=by_hand, days=days) as claim:
-
-        def entries(session: RegistrySession, change: DeviceChange) -> tuple[DeviceEntry, ...]:
-            if again:
-                return (expect_again(session.known(device), region=region, claim=claim, change=change),)
-            held = session.get(device)
-            return (expected(tenant, name, region=region, claim=claim, change=change, held=held),)
-
-        _change(config, key, reason, wait, entries, names={device}, region=region, tenant=tenant, as_json=as_json)
+        with command_session(config, key, names={device}, check=check, as_json=as_json) as (session, _):
+            change = DeviceChange(datetime.now(UTC), session.operator, reason)
+            made = (
+                expect_again(session.known(device), region=region, claim=claim, change=change)
+                if again
+                else expected(tenant, name, region=region, claim=claim, change=change, held=session.get(device))
+            )
+            outcome = session.change({made.name: exactly(made)}, wait, together=True)
+        say_outcome(outcome, wait, as_json=as_json)
 
 
 @app.command()
@@ -325,32 +331,4 @@ def _change_each(
         change = DeviceChange(datetime.now(UTC), session.operator, reason)
         makes = {name: lambda _, name=name: made(session, name, change) for name in dict.fromkeys(devices)}
         outcome = session.change(makes, wait_s)
-    say_outcome(outcome, wait_s, as_json=as_json)
-
-
-def _change(
-    config: Path | None,
-    key: Path | None,
-    reason: str,
-    wait_s: float,
-    entries: Callable[[RegistrySession, DeviceChange], tuple[DeviceEntry, ...]],
-    *,
-    names: set[str],
-    region: str | None = None,
-    tenant: str | None = None,
-    as_json: bool,
-) -> None:
-    from waybill.identity.registry import DeviceChange
-    from waybill.identity.registry_session import exactly
-
-    def check(settings: OperatorSettings) -> None:
-        if region is not None:
-            settings.check_region(region)
-        if tenant is not None:
-            settings.check_tenant(tenant)
-
-    with command_session(config, key, names=names, check=check, as_json=as_json) as (session, _):
-        change = DeviceChange(datetime.now(UTC), session.operator, reason)
-        made = entries(session, change)
-        outcome = session.change({one.name: exactly(one) for one in made}, wait_s, together=True)
     say_outcome(outcome, wait_s, as_json=as_json)

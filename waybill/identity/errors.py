@@ -69,6 +69,8 @@ class NotAnAuthority(AuthorityError):
 
 
 class AuthorityFolderError(IdentityError):
+    """The files of a folder cannot be used: they are damaged, or the key and the certificate are no pair."""
+
     def __init__(self, folder: Path, what: str) -> None:
         super().__init__(f"{folder}: {what}")
 
@@ -80,14 +82,6 @@ class AuthorityExists(AuthorityFolderError):
 
 class AuthorityMissing(AuthorityFolderError):
     """There is no authority, or its key is kept elsewhere."""
-
-
-class CredentialsRefused(AuthorityFolderError):
-    """The key and the certificate of a folder are no pair, or one is missing."""
-
-
-class AuthorityDamaged(AuthorityFolderError):
-    """The files of an authority cannot be used."""
 
 
 class SignatureFault(StrEnum):

@@ -38,10 +38,8 @@ from waybill.identity.authority_folder import (
 )
 from waybill.identity.broker_conf import read_share
 from waybill.identity.errors import (
-    AuthorityDamaged,
     AuthorityFolderError,
     AuthorityMissing,
-    CredentialsRefused,
     NameRefused,
 )
 from waybill.identity.names import (
@@ -81,7 +79,7 @@ def write_credentials(folder: Path, *, root_pem: bytes, chain_pem: bytes, key: K
 def revoked_serials(files: Iterable[Path], authorities: Iterable[x509.Certificate]) -> set[tuple[str, int]]:
     """Issuer and serial of each certificate on the revocation lists (PEM) that these authorities signed.
 
-    Lists of other issuers are ignored. Raises AuthorityDamaged for a file that cannot be read as lists, OSError.
+    Lists of other issuers are ignored. Raises AuthorityFolderError for a file that cannot be read as lists, OSError.
     """
     signers, found = {one.subject: one for one in authorities}, set[tuple[str, int]]()
     for file in files:
@@ -89,7 +87,7 @@ def revoked_serials(files: Iterable[Path], authorities: Iterable[x509.Certificat
             parts = read_bounded(file, _MAX_LISTS_BYTES).split(_LIST_END)[:-1]
             lists = [x509.load_pem_x509_crl(part + _LIST_END) for part in parts]
         except ValueError as error:
-            raise AuthorityDamaged(file, f"is not a revocation list: {error}") from error
+            raise AuthorityFolderError(file, f"is not a revocation list: {error}") from error
         for revocations in lists:
             signer = signers.get(revocations.issuer)
             if signer is not None and revocations.is_signature_valid(signer.public_key()):  # type: ignore[arg-type]
@@ -113,7 +111,7 @@ class PkiFolder:
         return AuthorityFolder.create_root(self.folder / _ROOT, name, now=now, lifetime=lifetime)
 
     def root(self, key: Path | None = None) -> AuthorityFolder:
-        """`key`: the file of its key, if that is kept elsewhere. Raises AuthorityMissing, AuthorityDamaged."""
+        """`key`: the file of its key, if that is kept elsewhere. Raises AuthorityMissing, AuthorityFolderError."""
         place = self.folder / _ROOT
         if not self.root_certificate.exists():
             raise AuthorityMissing(place, "there is no root: `waybill pki init` makes it, --folder says where it is")
@@ -128,7 +126,7 @@ class PkiFolder:
         return AuthorityFolder.create_root(place, PULSAR_NAME, now=now, lifetime=lifetime, path_length=0)
 
     def pulsar(self) -> AuthorityFolder:
-        """The authority of Pulsar's servers. Raises AuthorityMissing, AuthorityDamaged."""
+        """The authority of Pulsar's servers. Raises AuthorityMissing, AuthorityFolderError."""
         place = self.folder / _PULSAR
         if not place.exists():
             raise AuthorityMissing(place, "there is no authority of Pulsar's servers: `waybill pki pulsar` makes it")
@@ -145,7 +143,7 @@ class PkiFolder:
         return AuthorityFolder.create_regional(place, root, region, servers=servers, now=now, lifetime=lifetime)
 
     def region(self, region: str) -> AuthorityFolder:
-        """Raises AuthorityMissing, AuthorityDamaged, NameRefused."""
+        """Raises AuthorityMissing, AuthorityFolderError, NameRefused."""
         place, known = self._place(region), self.regions()
         if region not in known:
             there = f"it has {', '.join(known):.300}" if known else "it has none yet"
@@ -159,7 +157,7 @@ class PkiFolder:
     def share(self, region: str) -> Path:
         """The file with the secret name by which a region's gateways share batches; made where it is missing.
 
-        Raises NameRefused, AuthorityDamaged, OSError.
+        Raises NameRefused, AuthorityFolderError, OSError.
         """
         file = self._place(region) / _SHARE
         create_durably(file, f"{secrets.token_hex(16)}\n".encode(), mode=0o600)
@@ -167,7 +165,7 @@ class PkiFolder:
             read_share(file)
         except ValueError as error:
             what = f"{_SHARE}: {error}: copy that of a gateway of the region, or delete it and give all a new one"
-            raise AuthorityDamaged(file.parent, what) from error
+            raise AuthorityFolderError(file.parent, what) from error
         return file
 
     def issued(self) -> list[IssuedCertificate]:
@@ -224,7 +222,7 @@ class PkiFolder:
     ) -> None:
         """Write a device's certificate for a request (PEM file) and the root's certificate; the key stays elsewhere.
 
-        Raises AuthorityFolderError, CredentialsRefused, NameRefused, RequestRefused, AuthorityError, OSError.
+        Raises AuthorityFolderError, AuthorityFolderError, NameRefused, RequestRefused, AuthorityError, OSError.
         """
         authority, named = self.region(region), parse_name(name)
         if not isinstance(named, DeviceName):
@@ -232,7 +230,7 @@ class PkiFolder:
         pem = read_bounded(request, MAX_REQUEST_BYTES)
         self._check_free(folder)
         if (key := _key_in(folder)) is not None and key.public != read_request(pem).public_key:
-            raise CredentialsRefused(folder, f"key.pem is not the key of {request}: take another folder")
+            raise AuthorityFolderError(folder, f"key.pem is not the key of {request}: take another folder")
         issued = authority.device(pem, *named, now=now, lifetime=lifetime)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_durably(folder / _CA, authority.root_pem)
@@ -242,17 +240,17 @@ class PkiFolder:
         """A new certificate for the same key and name, by the same authority; only that file is replaced.
 
         The owner of the folder is not trusted: a certificate is renewed only if the authority recorded it, byte for
-        byte, and it has not ended and is on no revocation list. Raises CredentialsRefused, AuthorityMissing, and what
+        byte, and it has not ended and is on no revocation list. Raises AuthorityFolderError, AuthorityMissing, and what
         `certify` raises.
         """
         try:
             old = read_certificates(read_bounded(folder / _CERTIFICATE, MAX_PEM_BYTES))[0]
             key = KeyPair.from_pem(read_bounded(folder / _KEY, MAX_PEM_BYTES))
         except (FileNotFoundError, ValueError) as error:
-            raise CredentialsRefused(folder, f"there is nothing to renew: {error}") from error
+            raise AuthorityFolderError(folder, f"there is nothing to renew: {error}") from error
         authority = self._signer_of(old, folder)
         if why := self._no_renewal(old, key, authority, now):
-            raise CredentialsRefused(folder, why)
+            raise AuthorityFolderError(folder, why)
         name = common_name(old.subject)
         issued = authority.certify(key, name, servers=server_names(old), now=now, lifetime=lifetime)
         replace_durably(folder / _CERTIFICATE, issued.chain_pem)
