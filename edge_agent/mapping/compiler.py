@@ -421,7 +421,9 @@ def _time_converter(source: TimeSource) -> Callable[[Any], int]:
                 moment = zoned(moment, zone) if moment.tzinfo is None else moment
                 time_us = round(moment.timestamp() * 1_000_000)
         except MalformedMessage as error:
-            raise Refusal("time", _TIME_WHY.get(error.reason, "format"), error.detail) from error
+            why = _TIME_WHY.get(error.reason, "format")
+            detail = "the time has no offset: set `zone`" if why == "zone" and zone is None else error.detail
+            raise Refusal("time", why, detail) from error
         except (ValueError, OverflowError) as error:
             raise Refusal("time", "format", "the time does not have this form") from error
         if not 0 <= time_us < YEAR_2100_S * 1_000_000:

@@ -66,9 +66,14 @@ def try_message(
             raise AgentError("give either --topic and --payload, or --samples")
         messages = [Sample(topic, _payload(payload))] if samples is None else read_samples(_text_of(samples))
         report = _Report(settings.mappings, as_json=as_json)
+        now_us, heard = 0, set[str]()
         for message in messages:
-            report.show(message, 0)
-        report.show_late(_LATER_US)
+            if message.topic in heard:  # a file has no times, and a topic comes again with the next fix
+                now_us, heard = now_us + report.round_us, set()
+                report.show_late(now_us)
+            heard.add(message.topic)
+            report.show(message, now_us)
+        report.show_late(now_us + _LATER_US)
     raise typer.Exit(1 if report.refused else 0)
 
 
@@ -162,6 +167,8 @@ class _Report:
         self._mappings = {one.label: one for one in mappings}
         self._as_json = as_json
         self.parser = compile_mappings(mappings)
+        self.round_us = 2_000 * max((one.join.settle_ms for one in mappings if one.join is not None), default=0)
+        """So much later the halves of a fix belong together."""
         self.messages = self.refused = 0
 
     def show(self, message: Sample, now_us: int) -> None:

@@ -89,13 +89,13 @@ def test_text_of_a_device_does_not_reach_the_terminal(tmp_path: Path) -> None:
 def test_try_joins_the_messages_of_a_file(tmp_path: Path) -> None:
     samples = tmp_path / "messages.txt"
     samples.write_text(
-        "teslamate/cars/1/latitude 53.55\n"
+        "teslamate/cars/1/latitude 53.5\nteslamate/cars/1/longitude 9.5\nteslamate/cars/1/latitude 53.55\n"
         + "".join(f"teslamate/cars/1/longitude {degrees}\n" for degrees in (9.99, 9.98, 9.97))
     )
     shown = run_map(tmp_path, "try", "--samples", str(samples), "--json", mappings=TELEMETRY)
     records = [record for line in shown.stdout.splitlines() for record in json.loads(line)["records"]]
     places = [(one["latitude"], one["longitude"], "+held" in one["mapping"]) for one in records if "latitude" in one]
-    assert places == [(53.55, 9.99, False), (53.55, 9.98, True)]
+    assert places == [(53.5, 9.5, False), (53.55, 9.99, False), (53.55, 9.98, True)]
 
 
 @pytest.mark.parametrize(
