@@ -68,10 +68,14 @@ class ClassArchive:
         # Another process may write the same archive: each writes a file of its own, and renames it when it is whole.
         self._part = self._file.with_suffix(f".{os.getpid()}.part")
 
+    def found(self) -> list[str]:
+        """JVM options that read the archive; none where there is none."""
+        return [f"-XX:SharedArchiveFile={self._file}"] if self._file.exists() else []
+
     def options(self) -> list[str]:
         """JVM options that read the archive, or that write it when there is none and no other of ours writes it."""
-        if self._file.exists():
-            return [f"-XX:SharedArchiveFile={self._file}"]
+        if found := self.found():
+            return found
         if self._part in _writing:
             return []
         _writing[self._part] = self

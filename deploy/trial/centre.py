@@ -18,9 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import pulsar
+import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cloud_jobs.billing.billing_period import BillingPeriod
@@ -48,6 +51,8 @@ from cloud_jobs.spark import start_spark
 from cloud_jobs.spark_python import SOURCE
 from cloud_jobs.usage.job import compute_usage
 from deploy.local import LocalStackError, StackState
+from deploy.local.pulsar import ClassArchive
+from deploy.local.stack_state import Phase
 from geo.reference.messages import NAMESPACE, TOPICS, Kind
 from waybill.daemon.signals import stop_on_signals
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
@@ -57,12 +62,11 @@ from waybill.settings import SettingsError, load
 
 
 class DraftLine(NamedTuple):
-    """A charge as text. `again_minor`: the amount computed again, None if it is unknown."""
+    """A charge as text. `agrees`: whether usage and records reproduce it; `doubt`: what does not, or ""."""
 
     text: str
-    amount_minor: int
-    again_minor: int | None
     agrees: bool | None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,11 @@ class Draft:
         """Whether each amount was computed again, and is the same. None if any is unknown."""
         found = [one.agrees for one in self.lines]
         return False if False in found else None if None in found else True
+
+    @property
+    def doubt(self) -> str:
+        """What differs in the first line that was computed again and is another one; "" if none is."""
+        return next((f"{one.text}: {one.doubt}" for one in self.lines if one.agrees is False), "")
 
     @property
     def net(self) -> str:
@@ -124,8 +133,8 @@ class _Again:
     usage: Any
     reference: Any
 
-    def explained(self, charge: Charge) -> tuple[int | None, bool | None]:
-        """The amount of a charge computed again, and whether it and all of its hours agree."""
+    def explained(self, charge: Charge) -> tuple[bool | None, str]:
+        """Whether the amount of a charge and all of its hours, computed again, agree; what differs."""
         found = explain(self.contract, self.usage, charge, is_whole=True)
         if found.hours:
             stored, _ = records_and_erasures(self.lake)
@@ -133,19 +142,20 @@ class _Again:
             tracks = tracks_at(self.state)
             again = meter_again(self.lake, self.state, stored, device, hours, tracks=tracks, reference=self.reference)
             found = with_hours_again(found, again.rows, hours, is_of_other_engine=again.is_of_other_engine)
-        return found.amount_minor, found.agrees
+        other = [f"{one.hour:%Y-%m-%d %H:00}" for one in found.hours if one.agrees is False]
+        doubt = f"the records of {', '.join(other)} give another usage" if other else "usage gives another amount"
+        return found.agrees, "" if found.agrees else doubt
 
 
 def _line(rated: RatedAccount, charge: Charge, again: _Again) -> DraftLine:
     key, meter = charge.key, charge.key.meter
     amount = f"{amount_text(charge.amount_minor, rated.currency)} {rated.currency}"
     if meter is None:
-        return DraftLine(f"{key.kind.value} {amount}", charge.amount_minor, None, True)
+        return DraftLine(f"{key.kind.value} {amount}", agrees=True)
     place = place_text(meter, key.zone)
     what = f"{meter.value}{f' {place}' if place else ''}"
     quantity = f"{quantity_text(meter, charge.quantity)} {MEASURE_OF[meter].unit}"
-    again_minor, agrees = again.explained(charge)
-    return DraftLine(f"{what}: {quantity} at {key.price} = {amount}", charge.amount_minor, again_minor, agrees)
+    return DraftLine(f"{what}: {quantity} at {key.price} = {amount}", *again.explained(charge))
 
 
 # The process.
@@ -158,7 +168,7 @@ _SMALL: Final = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enable
 _SETTINGS: Final = "cloud.toml"
 _TIME_ZONE: Final = "UTC"
 # Spark's JVM lives for minutes: the quick compiler alone costs less than the other one gains.
-_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class CentreEvents:
@@ -191,7 +201,6 @@ class CentreLoop:
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set. Raises CloudError when the ingest ends."""
         lake = self.settings.tables
-        lake.create()
         # what an earlier trial of this device left says nothing about this one
         self.commit = counter_of(lake.ingest_commit())
         ingest = start_ingest(self.spark, self.settings, available_now=False)
@@ -246,7 +255,7 @@ class CentreLoop:
             self.is_entered = True
             self.events.say("entered", place=found.zone, entries=found.entries)
         lines = [one.text for one in found.lines]
-        facts = {"lines": lines, "net": found.net, "agrees": found.agrees, "period": found.period}
+        facts = {"lines": lines, "net": found.net, "agrees": found.agrees, "period": found.period, "doubt": found.doubt}
         if lines and (text := json.dumps(facts)) != self.said:
             self.events.say("draft", **facts)
             self.said = text
@@ -307,17 +316,51 @@ def load_cloud(folder: Path) -> CloudSettings:
     return load(CloudSettings, folder / _SETTINGS).beside(folder)
 
 
+def spark_classes() -> ClassArchive:
+    """The archive of Spark's classes, which `make setup` writes: Spark starts with half the processor time."""
+    jars = sorted(map(str, (Path(pyspark.__file__).parent / "jars").glob("*.jar")))
+    return ClassArchive(":".join(jars), "spark")
+
+
+def write_spark_classes() -> None:
+    """Writes the archive, unless it is there: starts Spark, streams a line through it, and waits for its end."""
+    archive = spark_classes()
+    if archive.found():
+        return
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join((*_JVM, "-Xlog:disable", *archive.options()))
+    status = 1
+    try:
+        with TemporaryDirectory() as name, _session(Path(name)) as spark:
+            _warm_up(spark)
+            _stream_a_line(spark, Path(name))
+            java = SparkContext._gateway  # noqa: SLF001 - nothing else knows the process
+        assert java is not None, "a session has a gateway to its virtual machine"
+        java.shutdown()
+        java.proc.stdin.close()
+        status = java.proc.wait(_STACK_S)
+    finally:
+        archive.stopped(status)
+
+
+def _stream_a_line(spark: SparkSession, folder: Path) -> None:
+    (lines := folder / "lines").mkdir()
+    (lines / "one.txt").write_text("one\n")
+    stream = spark.readStream.text(str(lines)).writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+    query = stream.foreachBatch(lambda frame, _: frame.mapInArrow(lambda rows: rows, "value string").toArrow())
+    query.trigger(availableNow=True).start().awaitTermination(60)
+
+
 def _warm_up(spark: SparkSession) -> None:
     """Runs a first task, which starts Spark's Python: it would do so when the first message waits."""
     spark.range(2).mapInArrow(lambda rows: rows, "id long").toArrow()
 
 
-def _wait_for_stack(folder: Path, stop: threading.Event) -> None:
-    """Raises LocalStackError when the stack is not ready in time."""
+def _wait_for_stack(folder: Path, stop: threading.Event, *phases: Phase) -> None:
+    """Raises LocalStackError when the stack is in none of these phases in time."""
     ends_s = time.monotonic() + _STACK_S
     while not stop.is_set() and time.monotonic() < ends_s:
         try:
-            if StackState.load(folder).phase == "ready":
+            if StackState.load(folder).phase in phases:
                 return
         except LocalStackError:
             pass
@@ -329,14 +372,18 @@ def _wait_for_stack(folder: Path, stop: threading.Event) -> None:
 def main(arguments: Sequence[str]) -> int:
     folder, tenant, device, payer, file = arguments
     events = CentreEvents(Path(file))
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", _JVM)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*_JVM, *spark_classes().found())))
     try:
         with _session(Path(folder)) as spark, stop_on_signals() as stop:
             events.say("spark")
             _warm_up(spark)
-            _wait_for_stack(Path(folder), stop)
+            # its settings are there before its topics
+            _wait_for_stack(Path(folder), stop, "connecting", "ready")
             if not stop.is_set():
                 settings = load_cloud(Path(folder))
+                settings.tables.create()
+                _wait_for_stack(Path(folder), stop, "ready")
+            if not stop.is_set():
                 CentreLoop(spark, settings, TenantDevice(tenant, device), payer, events).run(stop)
     except (CloudError, LocalStackError, SettingsError, PulsarAccessError, pulsar.PulsarException, OSError) as error:
         events.say("failed", why=str(error))

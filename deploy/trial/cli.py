@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import psutil
 import typer
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,11 +24,12 @@ from rich.text import Text
 from deploy.local import LocalStackError
 from deploy.trial.ladder import LadderState, Rung, RungView, rungs, step
 from waybill.daemon.logs import LogSettings, start_logging
-from waybill.daemon.signals import raise_on_signals
+from waybill.daemon.signals import handle_signals, raise_on_signals
 
 if TYPE_CHECKING:
     from deploy.trial.phone import PhoneListener
-    from deploy.trial.sources import Place, Track
+    from deploy.trial.servers import Place, TrialServers
+    from deploy.trial.sources import Track
     from deploy.trial.trial import Trial
 
 # The ladder on a terminal, as lines, and as JSON.
@@ -61,11 +64,21 @@ def ladder_table(views: Sequence[RungView], began_s: float, now_s: float) -> Tab
     return table
 
 
+def total_line(state: LadderState, began_s: float, *, as_json: bool = False) -> str:
+    """How long the whole ladder took; "" while a rung is missing."""
+    if state.complete_s is None or state.heard_s is None:
+        return ""
+    after_s, since_s = state.complete_s - state.heard_s, state.complete_s - began_s
+    if as_json:
+        return json.dumps({"event": "complete", "after_s": round(after_s, 2), "since_start_s": round(since_s, 2)})
+    return f"every rung reached {after_s:.1f} s after the message, {since_s:.1f} s after the start of the command"
+
+
 def rung_line(view: RungView) -> str:
     """One line for a log: a rung that was reached, or why it waits."""
     if view.after_s is not None:
         doubt = f"  ! {view.why}" if view.why else ""
-        return f"✓ {view.rung:<22} +{view.after_s:.2f} s  {view.text}{doubt}"
+        return f"✓ {view.rung:<22} +{view.after_s:.2f} s  {view.text}{doubt}".replace("\n", "\n    ")
     command = f"\n    → {view.command}" if view.command else ""
     return f"{'!' if view.is_stuck else '·'} {view.rung:<22} {view.why}{command}"
 
@@ -80,21 +93,42 @@ class Shown:
     """Shows the ladder when it changes."""
 
     def __init__(self, began_s: float, *, as_json: bool) -> None:
-        self._began_s, self._as_json = began_s, as_json
+        self._began_s, self.as_json = began_s, as_json
         self._said: dict[Rung, tuple[object, ...]] = {}
+        self._is_total_said = False
         self._live: Live | None = None
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        if self._as_json or not console.is_terminal:
+        if self.as_json or not console.is_terminal:
             yield
             return
         with Live(console=console, refresh_per_second=4, transient=False) as self._live:
             yield
 
-    def show(self, views: Sequence[RungView], now_s: float) -> None:
+    def line(self, line: str) -> None:
+        """The command that sends a message."""
+        if self.as_json:
+            typer.echo(json.dumps({"event": "line", "command": line}))
+            return
+        drives = "" if "TOPIC" in line else "; this line drives it 600 m, into a fence of 300 m"
+        console.print(f"Send a message of your device{drives}:\n")
+        typer.echo(f"  {line}\n")
+        if shutil.which("mosquitto_pub") is None:
+            console.print("mosquitto_pub is missing: sudo apt-get install mosquitto-clients\n")
+
+    def phone(self, listener: PhoneListener) -> None:
+        """How a phone is set up. JSON has the password: whoever asked for it has no camera."""
+        if self.as_json:
+            typer.echo(json.dumps({"event": "phone", "setup_url": listener.setup_url}))
+        else:
+            console.print(listener.qr_code(), markup=False)
+
+    def show(self, state: LadderState, now_s: float) -> None:
+        views, total = [*rungs(state, now_s)], total_line(state, self._began_s, as_json=self.as_json)
         if self._live is not None:
-            self._live.update(Group(ladder_table(views, self._began_s, now_s)))
+            table = ladder_table(views, self._began_s, now_s)
+            self._live.update(Group(table, Text(total)) if total else Group(table))
             return
         for view in views:
             if view.after_s is None and not view.why:
@@ -102,8 +136,11 @@ class Shown:
             facts = (view.after_s is not None, view.text if view.after_s is not None else "", view.why)
             if self._said.get(view.rung) != facts:
                 self._said[view.rung] = facts
-                line = rung_json(view, self._began_s, now_s) if self._as_json else rung_line(view)
+                line = rung_json(view, self._began_s, now_s) if self.as_json else rung_line(view)
                 typer.echo(line)
+        if total and not self._is_total_said:
+            self._is_total_said = True
+            typer.echo(total)
 
 
 # The command.
@@ -112,6 +149,8 @@ _WAKE_S = 0.25
 _LINES = frozenset({"", "owntracks"})
 """Presets whose line is printed."""
 _AT = (53.55, 9.99)
+_UNEQUAL = 3
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def try_device(
@@ -138,18 +177,19 @@ def try_device(
 
     It uses the local stack that runs in the folder, or starts one. Ctrl-C stops everything that it started.
 
-    Exit status: 0 ended by Ctrl-C, or every rung reached; 1 it could not start; 2 wrong options.
+    Exit status: 0 ended by Ctrl-C, or every rung reached; 1 it could not start; 2 wrong options; 3 the draft was
+    computed twice and is not equal.
 
     Example: waybill try --drive
     """
-    from deploy.trial.sources import TrialError
-    from deploy.trial.trial import Trial, TrialSettings, new_device_name
+    from deploy.trial.errors import TrialError
+    from deploy.trial.servers import TrialServers, TrialSettings, new_device_name
     from waybill.identity.errors import IdentityError
     from waybill.settings import SettingsError
 
     if sum((replay is not None, drive, phone)) > 1:
         raise typer.BadParameter("choose one of --replay, --drive and --phone")
-    began_s, stopped = time.monotonic(), SystemExit(0)
+    began_s, stopped = _process_start_s(), SystemExit(0)
     # standard output has the ladder; warnings of what is started in threads go to the log
     start_logging(LogSettings(level="error"))
     _check_names(device, preset)
@@ -166,17 +206,20 @@ def try_device(
             # a device whose first place is not known gets its fence there
             place=track.end if track else None if phone or preset not in _LINES else place,
         )
-        trial = Trial(settings)
-        listener = _phone_listener(trial, yes=yes) if phone else None
-        with raise_on_signals((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), stopped):
+        source = _Source(place, track, _phone_listener(settings.device, yes=yes) if phone else None)
+        servers = TrialServers(settings)
+        with raise_on_signals(_ENDS, stopped):
             try:
-                _run(trial, _Source(place, track, listener), began_s, as_json=as_json, ends=until_draft)
+                _run(servers, source, Shown(began_s, as_json=as_json), stopped, ends=until_draft)
             finally:
                 if not as_json:
                     errors.print("stopping what was started", style="dim")
-                trial.stop()
+                # a second Ctrl-C would leave servers running
+                with handle_signals(_ENDS, lambda _: None):
+                    servers.stop()
                 if keep and not as_json:
-                    _print_kept(trial)
+                    _print_kept(servers)
+        raise stopped
     except (TrialError, LocalStackError, SettingsError, IdentityError, OSError) as error:
         errors.print(str(error), style="red", markup=False, soft_wrap=True)
         if command := getattr(error, "command", ""):
@@ -186,7 +229,7 @@ def try_device(
 
 def _check_names(device: str, preset: str) -> None:
     """Before a minute of starting: the agent would refuse its settings."""
-    from deploy.trial.trial import TENANT
+    from deploy.trial.servers import TENANT
     from edge_agent.mapping.settings import preset_tables
     from waybill.identity.names import device_name
 
@@ -198,8 +241,19 @@ def _check_names(device: str, preset: str) -> None:
         raise typer.BadParameter(str(error)) from error
 
 
+def _process_start_s() -> float:
+    """When this process was started, by the monotonic clock."""
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
+
+
+def _from_here(path: Path) -> Path:
+    """A shorter form of a path: from the working folder, where it is inside."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def _place(text: str) -> Place:
-    from deploy.trial.sources import Place
+    from deploy.trial.servers import Place
 
     try:
         latitude, longitude = (float(one) for one in text.split(","))
@@ -211,19 +265,19 @@ def _place(text: str) -> Place:
 
 
 def _track(replay: Path | None, *, drive: bool) -> Track | None:
+    if replay is None and not drive:
+        return None
     from deploy.trial.sources import read_track, simulated_track
 
-    if replay is not None:
-        return read_track(replay)
-    return simulated_track(int(time.time()) % 1000) if drive else None
+    return simulated_track(int(time.time()) % 1000) if replay is None else read_track(replay)
 
 
-def _phone_listener(trial: Trial, *, yes: bool) -> PhoneListener:
+def _phone_listener(device: str, *, yes: bool) -> PhoneListener:
     from deploy.trial.phone import PhoneListener, lan_address
 
-    listener = PhoneListener.on(lan_address(), trial.settings.device)
-    console.print(listener.exposed, markup=False)
-    if not yes and not typer.confirm("Open this port until Ctrl-C?", default=False):
+    listener = PhoneListener.on(lan_address(), device)
+    errors.print(listener.exposed, markup=False)
+    if not yes and not typer.confirm("Open this port until Ctrl-C?", default=False, err=True):
         raise typer.Exit(0)
     return listener
 
@@ -236,78 +290,82 @@ class _Source(NamedTuple):
     listener: PhoneListener | None
 
 
-def _run(trial: Trial, source: _Source, began_s: float, *, as_json: bool, ends: bool) -> None:
-    shown = Shown(began_s, as_json=as_json)
-    if not as_json:
-        errors.print(f"starting {trial.name} on the stack in {trial.settings.folder}", style="dim", soft_wrap=True)
+def _run(servers: TrialServers, source: _Source, shown: Shown, stopped: SystemExit, *, ends: bool) -> None:
+    """Shows the ladder until a signal raises `stopped`, or `ends` with the draft. Sets the exit status in it."""
+    folder = _from_here(servers.settings.folder)
+    servers.start()
+    if not shown.as_json:
+        stack = "starting the stack" if servers.starts_stack else "on the running stack"
+        errors.print(f"fleet/{servers.settings.device}: {stack} in {folder}", style="dim", soft_wrap=True)
+    # it imports for seconds, in which the stack and Spark start
+    from deploy.trial.trial import Trial
+
+    trial = Trial(servers)
     trial.start()
     reader = trial.reader()
     trial.hear(reader)
-    line = _line(trial, source.place)
+    if source.track is not None and not shown.as_json:
+        console.print(f"{source.track.label}: {len(source.track.fixes)} fixes")
+    line = _line(trial, source)
     if source.listener is not None:
         trial.open_listener(source.listener)
-        console.print(source.listener.qr_code(), markup=False)
+        shown.phone(source.listener)
     elif source.track is None:
-        _print_line(line, as_json=as_json)
+        shown.line(line)
     else:
-        if not as_json:
-            console.print(f"{source.track.label}: {len(source.track.fixes)} fixes")
         trial.send(source.track.shifted(time.time_ns() // 1_000_000).messages())
     state = LadderState(
         line=line,
         token_command=trial.token_command,
         map_command=f"edge-agent map try --config {trial.config} --topic TOPIC --payload - < MESSAGE",
+        bill_command=f"waybill reconcile --lake {folder / 'lake'} --period {datetime.now(UTC):%Y-%m}",
         reads=", ".join(reader.filters),
         is_track=source.track is not None,
         since_s=time.monotonic(),
     )
     with shown.opened():
-        while not (ends and state.is_complete):
-            state = _observe(trial, state)
+        while not (ends and (state.is_complete or state.is_unequal)):
+            state = _observe(servers, state)
             trial.is_watched = Rung.ACKNOWLEDGED not in state.reached
-            now_s = time.monotonic()
-            shown.show([*rungs(state, now_s)], now_s)
+            stopped.code = _UNEQUAL if state.is_unequal else 0
+            shown.show(state, time.monotonic())
 
 
-def _observe(trial: Trial, state: LadderState) -> LadderState:
+def _observe(servers: TrialServers, state: LadderState) -> LadderState:
     """Takes what was observed within a moment."""
     ends_s = time.monotonic() + _WAKE_S
     while (left_s := ends_s - time.monotonic()) > 0:
         try:
-            state = step(state, trial.seen.get(timeout=left_s), time.monotonic())
+            state = step(state, servers.seen.get(timeout=left_s), time.monotonic())
         except queue.Empty:
             break
     return state
 
 
-def _line(trial: Trial, place: Place) -> str:
+def _line(trial: Trial, source: _Source) -> str:
+    """How a message is sent."""
     from deploy.trial.sources import line_to_copy, owntracks_line
 
-    preset, port = trial.settings.preset, trial.broker_port
+    preset, port, place = trial.settings.preset, trial.broker_port, source.place
+    if source.listener is not None:
+        return source.listener.way_out
+    if source.track is not None:
+        return f"waybill try --drive --folder {trial.settings.folder}"
     if preset == "owntracks":
         return owntracks_line(place, port, f"owntracks/me/{trial.settings.device}")
     # how a message of another preset looks, its device knows
     return f"mosquitto_pub -p {port} -q 1 -t TOPIC -f MESSAGE" if preset else line_to_copy(place, port)
 
 
-def _print_line(line: str, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"event": "line", "command": line}))
-        return
-    drives = "" if "TOPIC" in line else "; this line drives it 600 m, into a fence of 300 m"
-    console.print(f"Send a message of your device{drives}:\n")
-    typer.echo(f"  {line}\n")
-    if shutil.which("mosquitto_pub") is None:
-        console.print("mosquitto_pub is missing: sudo apt-get install mosquitto-clients\n")
-
-
-def _print_kept(trial: Trial) -> None:
-    folder, topology = trial.settings.folder, trial.settings.folder / "try" / "topology.toml"
-    console.print(f"\nkept in {trial.folder}; change the files and use them again:", soft_wrap=True)
+def _print_kept(trial: TrialServers) -> None:
+    folder = _from_here(trial.settings.folder)
+    topology = folder / "try" / "topology.toml"
+    console.print(f"\nkept in {_from_here(trial.folder)}; change the files and use them again:", soft_wrap=True)
     for file in sorted(trial.folder.glob("*.toml")) + sorted(trial.folder.glob("reference/*")):
         console.print(f"  {file.relative_to(trial.folder)}", markup=False, soft_wrap=True)
     console.print("next:")
     if trial.starts_stack:
-        typer.echo(f"  waybill up --detach --folder {folder} --topology {topology}")
+        more = f" --topology {topology}" if topology.exists() else ""
+        typer.echo(f"  waybill up --detach --folder {folder}{more}")
     typer.echo(f"  waybill bill preview --lake {folder / 'lake'} --payer {trial.settings.account}")
     typer.echo(f"  waybill try --keep --folder {folder} --device {trial.settings.device}")

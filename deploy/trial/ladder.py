@@ -9,7 +9,7 @@ Observations may come in any order and more than once. `now_s` is a monotonic cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -97,11 +97,15 @@ class AlertRaised:
 
 @dataclass(frozen=True, slots=True)
 class LineDrafted:
-    """The lines of the draft. `agrees`: whether each amount was computed again from the records, and is the same."""
+    """The lines of the draft of a period. `agrees`: whether each amount was computed again from the records, and is the
+    same; `doubt`: what differs, or "".
+    """
 
     lines: tuple[str, ...]
     net: str
     agrees: bool | None
+    period: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ class Reached(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderState:
     """`line`: the command that sends a message. `token_command`: the one that issues another token. `map_command`: the
-    one that shows what a mapping makes of a message.
+    one that shows what a mapping makes of a message. `bill_command`: the one that finds the table that was changed.
 
     `alert_age_s`: older events raise no alert. `since_s`: when the vehicle's broker was ready.
     """
@@ -136,11 +140,14 @@ class LadderState:
     line: str
     token_command: str = ""
     map_command: str = ""
+    bill_command: str = ""
     reads: str = "vehicle/#"
     alert_age_s: float = 300.0
     is_track: bool = False
     """Messages are a track of the past: their age is no fault of a clock."""
     since_s: float = 0.0
+    ready_s: float = 0.0
+    """When the last component became ready."""
     heard_s: float | None = None
     reached: Mapping[Rung, Reached] = field(default_factory=dict)
     refused: MessageHeard | None = None
@@ -149,10 +156,17 @@ class LadderState:
     head_before: int = 0
     """The agent's head when the message came: of an earlier run of the same buffer."""
     components: Mapping[Component, ComponentSeen] = field(default_factory=dict)
+    is_unequal: bool = False
+    """Whether the newest draft, computed again from the records, is another one."""
 
     @property
     def is_complete(self) -> bool:
         return len(self.reached) == len(Rung)
+
+    @property
+    def complete_s(self) -> float | None:
+        """When the last rung was reached; None: one is not."""
+        return max(one.at_s for one in self.reached.values()) if self.is_complete else None
 
 
 class RungView(NamedTuple):
@@ -182,12 +196,18 @@ def step(state: LadderState, seen: Observation, now_s: float) -> LadderState:
             plural = "record" if count == 1 else "records"
             state = _reach(state, Rung.TABLE, f"{count} {plural}, the newest has seq {newest}", now_s)
         case FenceEntered(place, entries):
-            state = _reach(state, Rung.FENCE, f"{place}, metered {entries}×", now_s)
+            state = _reach(
+                state, Rung.FENCE, f"{place}: {entries} {'entry' if entries == 1 else 'entries'} metered", now_s
+            )
         case AlertRaised(kind, after_s):
-            state = _reach(state, Rung.ALERT, f"{kind}, raised {after_s:.2f} s after it came in", now_s)
-        case LineDrafted(lines, net, agrees):
-            state = _drafted(state, lines, net, agrees, now_s)
+            text = f"{kind}, raised {after_s:.2f} s after the region had the fix"
+            state = _reach(state, Rung.ALERT, text, now_s)
+        case LineDrafted():
+            state = _drafted(state, seen, now_s)
         case ComponentSeen():
+            before = state.components.get(seen.component)
+            if seen.is_ready and (before is None or not before.is_ready):
+                state = replace(state, ready_s=now_s)
             state = replace(state, components={**state.components, seen.component: seen})
     return state
 
@@ -225,25 +245,25 @@ def _agent(state: LadderState, seen: AgentSeen, now_s: float) -> LadderState:
     # the poll may have seen the new head before the message was heard here
     is_new = seen.head > state.head_before or (seen.head > 0 and now_s - (state.heard_s or now_s) > _SETTLED_S)
     if is_new:
-        state = _reach(state, Rung.STORED, f"as seq {seen.head}", now_s)
+        state = _reach(state, Rung.STORED, f"as seq {seen.head} in the agent's buffer", now_s)
     if Rung.STORED in state.reached and seen.acknowledged >= seen.head > 0:
         state = _reach(state, Rung.ACKNOWLEDGED, f"up to seq {seen.head}", now_s)
     return state
 
 
-def _drafted(state: LadderState, lines: Sequence[str], net: str, agrees: bool | None, now_s: float) -> LadderState:
-    if not lines:
+def _drafted(state: LadderState, seen: LineDrafted, now_s: float) -> LadderState:
+    if not seen.lines:
         return state
-    twice = {True: "computed twice, equal", False: "computed twice, NOT EQUAL", None: "computed once"}[agrees]
-    # it grows with each run of the jobs
-    state = _reach(state, Rung.DRAFT, f"{'; '.join(lines)}; net {net}, provisional, {twice}", now_s, again=True)
-    if agrees is not True:
-        reached = dict(state.reached)
-        del reached[Rung.DRAFT]
-        why = f"the draft ({net}) differs from what its records give" if agrees is False else "not computed again yet"
-        seen = ComponentSeen(Component.BILL, False, why)
-        return replace(state, reached=reached, components={**state.components, Component.BILL: seen})
-    return state
+    state = replace(state, is_unequal=seen.agrees is False)
+    if seen.agrees is True:
+        # it grows with each run of the jobs
+        headline = f"net {seen.net} for {seen.period} so far, provisional, computed twice, equal"
+        return _reach(state, Rung.DRAFT, "\n".join((headline, *seen.lines)), now_s, again=True)
+    reached = {**state.reached}
+    reached.pop(Rung.DRAFT, None)
+    why = f"computed twice, NOT EQUAL: {seen.doubt}" if state.is_unequal else "it was not computed again yet"
+    bill = ComponentSeen(Component.BILL, False, why, state.bill_command if state.is_unequal else "")
+    return replace(state, reached=reached, components={**state.components, Component.BILL: bill})
 
 
 # state -> rungs
@@ -319,7 +339,8 @@ def _why(state: LadderState, rung: Rung, now_s: float) -> tuple[str, str]:
         return _why_not_read(state, rung, now_s)
     if (known := _known_fault(state, rung)) is not None:
         return known
-    if now_s - _turn_s(state, rung) < (_BATCH_S if rung in {Rung.TABLE, Rung.DRAFT} else _SILENT_S):
+    # what has just started needs a moment
+    if now_s - max(_turn_s(state, rung), state.ready_s) < (_BATCH_S if rung in {Rung.TABLE, Rung.DRAFT} else _SILENT_S):
         return "", ""
     if rung in {Rung.FENCE, Rung.ALERT}:
         return _why_not_entered(state, rung)
@@ -382,6 +403,10 @@ _REASONS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def _why_not_entered(state: LadderState, rung: Rung) -> tuple[str, str]:
+    if state.is_track:
+        if rung is Rung.ALERT and Rung.FENCE in state.reached:
+            return f"the entry lies more than {state.alert_age_s:.0f} s before the end of the track", state.line
+        return "the track does not come from outside of the fence around its end", state.line
     if rung is Rung.ALERT and Rung.FENCE in state.reached:
         return "the region raised none: it learnt of the fence after the entry; drive out and in again", state.line
     return "the device was not seen outside of the fence and then inside: drive 400 m away and back", state.line

@@ -22,7 +22,7 @@ import segno
 from deploy.local import DaemonProcess
 from deploy.local.mosquitto import mosquitto_program
 from deploy.local.server import port_is_open
-from deploy.trial.sources import TrialError
+from deploy.trial.errors import TrialError
 from waybill.identity.claims import broker_password, password_file
 
 USER: Final = "phone"
@@ -91,6 +91,11 @@ class PhoneListener:
             "monitoring": 2,
         }
         return f"owntracks:///config?inline={base64.urlsafe_b64encode(json.dumps(configuration).encode()).decode()}"
+
+    @property
+    def way_out(self) -> str:
+        """What helps when no message comes."""
+        return f"in OwnTracks, Status must say connected to {self.address}:{self.port}; then publish a location by hand"
 
     def qr_code(self) -> str:
         """The set-up as a QR code for a terminal."""

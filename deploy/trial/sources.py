@@ -16,7 +16,9 @@ from xml.etree import ElementTree as ET
 
 from paho.mqtt.client import topic_matches_sub
 
+from deploy.trial.errors import TrialError
 from deploy.trial.ladder import MessageHeard
+from deploy.trial.servers import Place
 from edge_agent.intake.messages import Parsed, parse_message
 from simulator import drive, generated_scenario
 from simulator.messages import event, position
@@ -30,21 +32,6 @@ from waybill.record import (
     meant_contract_topic,
 )
 from waybill.settings import file_fault, nearest
-
-
-class TrialError(Exception):
-    """The trial cannot go on. `command`: the way out, or ""."""
-
-    def __init__(self, reason: str, command: str = "") -> None:
-        super().__init__(reason)
-        self.command = command
-
-
-class Place(NamedTuple):
-    """Degrees."""
-
-    latitude: float
-    longitude: float
 
 
 class Fix(NamedTuple):
@@ -193,7 +180,9 @@ def read_track(file: Path) -> Track:
         raise TrialError(f"{file} has {len(found)} fixes with a time and a place; a track has two or more")
     # Of equal times one fix is kept: the agent would store both.
     fixes = sorted({one.t_ms: one for one in reversed(found)}.values())
-    return Track(tuple(fixes), f"replay: {file.name}, shifted in time")
+    moving = _until_parked(fixes)
+    left_out = f"; {len(fixes) - len(moving)} fixes at its end left out, where it stands" if moving != (*fixes,) else ""
+    return Track(moving, f"replay: {file.name}, shifted in time{left_out}")
 
 
 def simulated_track(seed: int) -> Track:

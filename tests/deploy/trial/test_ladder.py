@@ -22,7 +22,7 @@ from deploy.trial.ladder import (
 )
 
 LINE = "mosquitto_pub -t vehicle/position"
-START = LadderState(line=LINE, token_command="waybill try")
+START = LadderState(line=LINE, token_command="waybill try", bill_command="waybill reconcile --lake lake")
 HEARD = MessageHeard(topic="vehicle/position", kinds=("position", "position"), lag_s=0.2)
 WHOLE: tuple[Observation, ...] = (
     HEARD,
@@ -31,7 +31,7 @@ WHOLE: tuple[Observation, ...] = (
     RecordsStored(2, 2),
     FenceEntered("try-1", 1),
     AlertRaised("enter", 0.04),
-    LineDrafted(("entry: 1 each = 2.50 EUR",), "3.90 EUR", agrees=True),
+    LineDrafted(("entry: 1 each = 2.50 EUR", "active day: 1 day"), "3.90 EUR", agrees=True, period="2026-11"),
 )
 
 
@@ -45,8 +45,10 @@ def test_a_good_message_climbs_every_rung_in_whatever_order_it_is_observed() -> 
     found = after(HEARD, *reversed(WHOLE[3:]), *WHOLE[1:3])
     assert [*found] == [*Rung]
     assert all(one.after_s is not None and not one.why for one in found.values())
-    assert found[Rung.STORED].text == "as seq 2"
-    assert found[Rung.DRAFT].text == "entry: 1 each = 2.50 EUR; net 3.90 EUR, provisional, computed twice, equal"
+    assert found[Rung.STORED].text == "as seq 2 in the agent's buffer"
+    headline, *lines = found[Rung.DRAFT].text.splitlines()
+    assert headline == "net 3.90 EUR for 2026-11 so far, provisional, computed twice, equal"
+    assert lines == ["entry: 1 each = 2.50 EUR", "active day: 1 day"]
 
 
 def test_a_rung_whose_turn_has_not_come_says_nothing() -> None:
@@ -117,13 +119,22 @@ def test_a_component_that_is_not_ready_says_why_and_its_command() -> None:
     assert (found.why, found.command, found.is_stuck) == ("fleet-gateway: no Pulsar", "fleet-gateway status", True)
 
 
-def test_a_draft_that_differs_from_its_records_is_no_draft() -> None:
-    found = after(*WHOLE[:4], LineDrafted(("distance: 1 km",), "0.45 EUR", agrees=False))[Rung.DRAFT]
-    assert found.is_stuck
-    assert "differs" in found.why
+def test_a_draft_that_is_another_one_when_computed_again_is_no_draft_until_it_is_equal() -> None:
+    state = START
+    for one in (*WHOLE, LineDrafted(("distance: 1 km",), "0.45 EUR", agrees=False, doubt="distance: 1 km: 10:00")):
+        state = step(state, one, 1.0)
+    assert (state.is_unequal, state.is_complete) == (True, False)
+    found = {one.rung: one for one in rungs(state, 1.0)}[Rung.DRAFT]
+    assert (found.after_s, found.is_stuck) == (None, True)
+    assert found.why == "draft: computed twice, NOT EQUAL: distance: 1 km: 10:00"
+    assert found.command == "waybill reconcile --lake lake"
+    state = step(state, WHOLE[-1], 9.0)
+    assert (state.is_unequal, state.is_complete, state.complete_s) == (False, True, 9.0)
 
 
 def test_a_device_that_stays_inside_is_told_to_drive() -> None:
     found = after(*WHOLE[:4], now_s=100.0)
     assert "drive 400 m away and back" in found[Rung.FENCE].why
     assert found[Rung.ALERT].command == LINE
+    track = after(*WHOLE[:4], state=LadderState(line=LINE, is_track=True), now_s=100.0)
+    assert "does not come from outside" in track[Rung.FENCE].why

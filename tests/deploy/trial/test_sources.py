@@ -13,20 +13,19 @@ import pytest
 
 from cloud_jobs.reference.files import read_reference
 from deploy.local.stack import DEFAULT_TOPOLOGY
+from deploy.trial.errors import TrialError
 from deploy.trial.files import agent_text, contracts_text, fence_text, one_region
 from deploy.trial.phone import FILTER, PhoneListener
+from deploy.trial.servers import Place, check_port_free
 from deploy.trial.sources import (
     Message,
     MessageReader,
-    Place,
     Track,
-    TrialError,
     apart_m,
     line_to_copy,
     read_track,
     simulated_track,
 )
-from deploy.trial.trial import check_port_free
 from edge_agent.config import AgentSettings
 from geo.replication import Topology
 from waybill.settings import load
@@ -86,6 +85,13 @@ def test_a_track_that_cannot_be_used_names_the_place(tmp_path: Path, name: str, 
     file = tmp_path / name if text is None else written(tmp_path, name, text)
     with pytest.raises(TrialError, match=words):
         read_track(file)
+
+
+def test_fixes_at_which_a_replayed_track_stands_at_its_end_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [f"{1767600000 + at * 60},{53.5 + min(at, 20) * 0.002},9.9" for at in range(60)]
+    track = read_track(written(tmp_path, "a.csv", "\n".join(["time,lat,lon", *rows])))
+    assert len(track.fixes) == 23
+    assert track.label.endswith("shifted in time; 37 fixes at its end left out, where it stands")
 
 
 def test_a_simulated_drive_says_so_and_ends_with_a_move_into_its_fence() -> None:
@@ -155,7 +161,7 @@ def test_the_files_of_a_trial_are_settings_that_load(tmp_path: Path) -> None:
 
 def test_the_stack_of_a_trial_has_one_region(tmp_path: Path) -> None:
     topology = load(Topology, written(tmp_path, "topology.toml", one_region(DEFAULT_TOPOLOGY.read_text(), "eu")))
-    assert ({*topology.regions}, {*topology.clusters}) == ({"eu"}, {"eu", "hq"})
+    assert ({*topology.regions}, {*topology.clusters}, topology.operators) == ({"eu"}, {"hq"}, ("fleet",))
     assert tomllib.loads(DEFAULT_TOPOLOGY.read_text())["namespaces"].keys() == topology.namespaces.keys()
 
 
