@@ -455,7 +455,7 @@ def document_head(
         },
         "deliver_to_country_code": payer.address.country if VatCategory.INTRA_COMMUNITY in categories else None,
         "invoicing_period": _period(period),
-        "payment_instructions": _payment(seller, number),
+        "payment_instructions": _payment(seller, number) if preview is None else None,
         "document_totals": _totals(owed, sign),
         "vat_breakdown": [
             {

@@ -100,7 +100,8 @@ def to_csv(document: Document) -> Iterator[bytes]:
 def _preview_rows(document: Document) -> Iterator[dict[str, Any]]:
     preview = document["preview"]
     mark = f"{preview['mark']}, as of {preview['as_of']}"
-    yield from ({"preview": mark, **row} for row in _rows(document))
+    # 380 is an invoice
+    yield from ({"preview": mark, **row, "invoice_type_code": None} for row in _rows(document))
     for one in preview["incomplete"]:
         tenant, _, device = one["device"].partition("/")
         unknown = {"tenant": tenant, "device": device, "kind": "incomplete"}

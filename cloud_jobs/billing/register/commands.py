@@ -225,6 +225,8 @@ def preview(
     for one in found.payers:
         if one.document is None:
             typer.echo(f"bill: {one.closing.key.payer} is blocked: {'; '.join(one.closing.reasons)}", err=True)
+    if taken_over := reference_taken_at(tables):
+        typer.echo(f"contracts as of {stamp(taken_over)}, when `cloud-jobs usage` copied them", err=True)
     if found.unbilled:
         typer.echo(f"bill: {unbilled_text(found.unbilled)}", err=True)
     if len(documents) < len(found.payers):

@@ -9,7 +9,6 @@ from typing import Final
 
 from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.certificates import CertificateState, DeviceCertificate
-from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.documents import Document, DocumentType, Preview, document_body
 from cloud_jobs.billing.documents.document import NOTHING_KNOWN
 from cloud_jobs.billing.register.close import (
@@ -29,7 +28,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.snapshot_reads import miscounted
 from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.tables import Lake
-from geo.reference.moments import QUARTER
+from geo.reference.moments import QUARTER, stamp
 
 _DIGITS: Final = 12
 MAX_NAMED: Final = 1000
@@ -78,17 +77,18 @@ def preview_period(lake: Lake, days: Days, payers: Collection[str] | None, now: 
     reader = UsageReader(lake, state, miscounted=miscounted(lake, state))
     fences = closing_fences(lake, state)
     found = [PayerPreview(closing=one) for one in blocked]
+    # the first hours of a month begin later in other time zones
+    later = [
+        UnratedPayer(one, f"its period begins at {stamp(one.period.start)}") for one in contracts if one not in begun
+    ]
+    found += [PayerPreview(closing=closing_of(one, run, fences).closing) for one in later]
     for group in payer_groups(begun, tasks=1):
         found += [_preview(one, run, fences) for one in rate_payers(reader, group)]
     return PeriodPreview(
         as_of=now,
         payers=sorted(found, key=lambda one: one.closing.key.payer),
-        unbilled=[] if payers is not None else _unbilled(reader, days, begun),
+        unbilled=[] if payers is not None else unbilled_devices(lake, state, days, contracts),
     )
-
-
-def _unbilled(reader: UsageReader, days: Days, contracts: Sequence[PayerContract]) -> list[TenantDevice]:
-    return unbilled_devices(reader.lake, reader.snapshot, days, contracts)
 
 
 def _preview(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingFences) -> PayerPreview:
@@ -117,6 +117,9 @@ def _incomplete(certificates: Sequence[DeviceCertificate], now: datetime) -> Ite
     rest of the period.
     """
     for one in certificates:
+        # its device is the payer's later in the period
+        if one.start >= now:
+            continue
         is_live = one.stated_state is CertificateState.SILENT and one.since is not None and one.since >= now - QUARTER
         still = one.silence_or_gap if is_live else ()
         if reasons := [reason for reason in one.reasons if reason not in still]:

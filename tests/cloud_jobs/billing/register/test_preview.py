@@ -46,6 +46,7 @@ def test_the_sum_so_far_is_that_of_a_closing_at_the_moment(running: BilledLake) 
     assert [one.closing.net_minor for one in (acme, beta)] == [one.net_minor for one in closings]
     assert acme.document is not None
     assert acme.document["document_totals"]["invoice_total_amount_without_vat"]["minor"] == closings[0].net_minor > 0
+    assert [one.net_minor for one in running.close("after the end")] == [one.net_minor for one in closings]
 
 
 def test_what_is_not_known_is_listed_and_is_no_zero(running: BilledLake) -> None:
@@ -64,6 +65,28 @@ def test_what_is_not_known_is_listed_and_is_no_zero(running: BilledLake) -> None
     assert [line["item_name"] for line in beta.document["lines"]] == [NOTHING_KNOWN]
 
 
+def test_in_the_first_hours_of_a_month_a_payer_whose_month_begins_later_is_named(running: BilledLake) -> None:
+    before = legal_entity(), tariff(price()), account("acme", device("live"), device("lost"))
+    west = account("gamma", device("west"), payer=payer(time_zone="America/New_York"))
+    running.publish(*before, account("beta", device("dumb")), west)
+    running.use(used("west", 1_000, hour=datetime(2026, 3, 1, 1, tzinfo=UTC)))
+    found = preview_period(running.lake, DAYS, None, datetime(2026, 3, 1, 2, tzinfo=UTC))
+    closing = found.payers[-1].closing
+    assert (closing.key.payer, closing.reasons) == ("gamma", ("its period begins at 2026-03-01T05:00:00Z",))
+    # its device has an account
+    assert found.unbilled == []
+
+
+def test_a_vehicle_that_a_payer_gets_later_in_the_period_is_not_incomplete_yet(running: BilledLake) -> None:
+    before = legal_entity(), tariff(price()), account("acme", device("live"), device("lost"))
+    running.publish(
+        *before, account("beta", device("dumb")), account("gamma", device("next", begin="2026-03-20T00:00:00Z"))
+    )
+    (gamma,) = preview_period(running.lake, DAYS, ["gamma"], NOON).payers
+    assert gamma.document is not None
+    assert gamma.document["preview"]["incomplete"] == []
+
+
 def test_a_preview_writes_nothing_into_the_lake(running: BilledLake) -> None:
     before = {one.name: DeltaTable(str(one)).version() for one in Path(str(running.lake.location)).iterdir()
               if (one / "_delta_log").exists()}  # fmt: skip
@@ -79,8 +102,11 @@ def test_each_form_is_marked_and_has_no_number(running: BilledLake, tmp_path: Pa
     assert "Amount due" not in table
     [document] = json.loads(run(running, *asked, "--json").stdout)["previews"]
     assert (document["invoice_number"], document["preview"]["mark"]) == (None, PREVIEW_MARK)
+    # nothing that a program could pay, or book as an invoice
+    assert document["payment_instructions"] is None
     rows = [*csv.DictReader(io.StringIO(run(running, *asked, "--form", "csv").stdout))]
     assert all(row["preview"].startswith(PREVIEW_MARK) and not row["invoice_number"] for row in rows)
+    assert not any(row["invoice_type_code"] for row in rows)
     assert [row["posted_amount"] for row in rows if row["kind"] == "incomplete"] == ["", ""]
     with patch.object(Canvas, "drawCentredString", autospec=True) as drawn:
         pages = to_pdf(document).count(b"/Type /Page\n")
