@@ -76,7 +76,8 @@ class CanDatabase:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = content.decode("cp1252", "replace")
-        self._messages = _messages(text, path)
+        self._all = _messages(text, path)
+        self._messages = {one.name: one for one in self._all}
 
     def decoder(self, names: Iterable[str]) -> Decoder:
         """A decoder that reads the frames of these messages and skips all others, as members that nobody reads."""
@@ -98,6 +99,9 @@ class CanDatabase:
             return parsed
         if (message := self._messages.get(name)) is None:
             raise ValueError(f"{self.path} has no message {name!r}{name_advice(name, self._messages)}")
+        same = [one.name for one in self._all if one.name == name or _identity(one) == _identity(message)]
+        if len(same) > 1:
+            raise ValueError(f"{self.path} has messages with one name or one identifier: {', '.join(same[:5])}")
         signals = {one.name for one in message.signals}
         if len(parsed.steps) == 2 and rest[0] not in signals:
             raise ValueError(f"message {name} has no signal {rest[0]!r}{_advice(str(rest[0]), signals)}")
@@ -129,15 +133,19 @@ def unit_word(text: str) -> str | None:
     return _UNIT_WORDS.get(small) or _OUR_UNITS.get(small)
 
 
-def _messages(text: str, path: Path) -> dict[str, Message]:
+def _identity(message: Message) -> tuple[int, bool]:
+    return message.frame_id, message.is_extended_frame
+
+
+def _messages(text: str, path: Path) -> list[Message]:
     try:
         # Not strict: signals of one message overlap in many files of makers, and each is read as the file says.
         database = load_string(text, database_format="dbc", strict=False)
     except DatabaseError as error:
         raise ValueError(f"can.dbc: {path} is not a readable DBC file: {' '.join(str(error).split())[:200]}") from error
     assert isinstance(database, Database)
-    messages = {one.name: one for one in database.messages if not one.is_container}
-    if FRAME in messages:
+    messages = [one for one in database.messages if not one.is_container]
+    if any(one.name == FRAME for one in messages):
         raise ValueError(f"can.dbc: {path} has a message {FRAME!r}: that name is used for the frame itself")
     if not messages:
         raise ValueError(f"can.dbc: {path} has no message")
@@ -157,7 +165,7 @@ class FrameDecoder:
     """Decodes frames of some messages."""
 
     def __init__(self, messages: list[Message]) -> None:
-        self._by_id = {(one.frame_id, one.is_extended_frame): one for one in messages}
+        self._by_id = {_identity(one): one for one in messages}
         groups: dict[int, list[Message]] = {}
         for one in messages:
             if one.protocol == "j1939":

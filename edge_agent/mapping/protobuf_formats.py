@@ -224,6 +224,8 @@ class SparkplugDecoder:
         return partial(decode, (prefix, levels[0], *levels[2:]))
 
     def _birth(self, scope: Scope, payload: bytes) -> Any:
+        # Also of a birth that cannot be read: the aliases of the last one are no longer those of the device.
+        self._forget(scope)
         outer = self._outer(payload)
         birth = _Birth({}, {})
         read = []
@@ -268,10 +270,12 @@ class SparkplugDecoder:
             raise UndecodableMessage("too-many-values", f"{len(outer.metrics)} metrics, {MAX_METRICS} are allowed")
         return outer
 
-    def _learn(self, scope: Scope, birth: _Birth) -> None:
+    def _forget(self, scope: Scope) -> None:
         # A node that is born again has new aliases, also for its devices, whose births follow.
         for other in [one for one in self._births if one[: len(scope)] == scope]:
             del self._births[other]
+
+    def _learn(self, scope: Scope, birth: _Birth) -> None:
         self._births[scope] = birth
         known = sum(len(one.names) + len(one.datatypes) for one in self._births.values())
         while len(self._births) > MAX_BIRTHS or known > 2 * MAX_KNOWN_METRICS:

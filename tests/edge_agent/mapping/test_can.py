@@ -206,6 +206,15 @@ def test_a_file_that_cannot_be_used_is_an_error(tmp_path: Path, text: str, probl
         CanDatabase(file)
 
 
+@pytest.mark.parametrize(("old", "new"), [("BO_ 69 Multi", "BO_ 68 Multi"), ("BO_ 69 Multiplexed", "BO_ 69 Wheels")])
+def test_a_message_that_is_there_twice_is_an_error_if_it_is_used(
+    mapping: str, tmp_path: Path, old: str, new: str
+) -> None:
+    (tmp_path / "bus.dbc").write_text(DBC.replace(old, new), "cp1252")
+    with pytest.raises(SettingsError, match="messages with one name or one identifier: Wheels, "):
+        settings_of(mapping)
+
+
 def test_the_digest_of_a_mapping_is_of_the_content_of_its_file(mapping: str, tmp_path: Path) -> None:
     (one,) = settings_of(mapping).mappings
     (tmp_path / "moved.dbc").write_text(DBC, "cp1252")

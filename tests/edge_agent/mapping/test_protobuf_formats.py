@@ -122,16 +122,20 @@ def test_a_node_that_is_born_again_has_no_alias_of_its_devices() -> None:
     assert decoder.at("spBv1.0/g/NDATA/n")(DATA)["metrics"] == {"n": -1}
 
 
-def test_a_birth_that_cannot_be_read_changes_nothing() -> None:
+def test_after_a_birth_that_cannot_be_read_no_alias_of_an_older_one_counts() -> None:
     decoder = SparkplugDecoder()
     birth, data = decoder.at("spBv1.0/g/NBIRTH/n"), decoder.at("spBv1.0/g/NDATA/n")
-    birth(BIRTH)
     metric = {"name": "a", "alias": 1, "timestamp": T}
-    assert reason(birth, payload(metric, metric | {"name": "b"})) == "alias:ambiguous"
-    assert reason(birth, payload(metric | {"name": ""})) == "format:name"
-    assert reason(birth, payload(metric | {"name": "n" * (MAX_NAME_BYTES + 1)})) == "format:name"
-    assert reason(birth, BIRTH[:-1]) == "format:protobuf"
-    assert data(DATA)["metrics"] == {"n": -1}
+    for broken, why in (
+        (payload(metric, metric | {"name": "b"}), "alias:ambiguous"),
+        (payload(metric | {"name": ""}), "format:name"),
+        (payload(metric | {"name": "n" * (MAX_NAME_BYTES + 1)}), "format:name"),
+        (BIRTH[:-1], "format:protobuf"),
+    ):
+        birth(BIRTH)
+        assert data(DATA)["metrics"] == {"n": -1}
+        assert reason(birth, broken) == why
+        assert reason(data, DATA) == "alias:unknown"
 
 
 def test_what_is_remembered_of_births_is_bounded_and_the_oldest_is_forgotten() -> None:
