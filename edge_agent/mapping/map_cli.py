@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 import time
@@ -150,7 +151,7 @@ def _unread(settings: AgentSettings, *, messages: int, seconds: float) -> list[S
 def _payload(text: str) -> bytes:
     if text == "-":
         return sys.stdin.buffer.read(MAX_RAW_BYTES + 1)
-    return text.encode()
+    return os.fsencode(text)
 
 
 def _text_of(file: Path) -> str:

@@ -453,7 +453,7 @@ class MappingSettings(_Model):
     @property
     def digest(self) -> str:
         """The beginning of SHA-256 over the mapping's meaning: without name, preset and examples."""
-        about = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"examples", "preset"})
+        about = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"name", "examples", "preset"})
         if self.can is not None:
             about["can"] = self.can.database.digest  # of what is in the file, wherever it is
         text = json.dumps(about, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

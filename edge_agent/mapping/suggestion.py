@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from edge_agent.errors import AgentError
+from edge_agent.mapping.formats import UndecodableMessage, decode_json
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
 from waybill.record import NO_MAPPING
@@ -91,7 +92,8 @@ def read_samples(text: str) -> list[Sample]:
     They are what `mosquitto_sub -v` and `mosquitto_sub -F %j` write. Raises SamplesUnreadable.
     """
     samples = list[Sample]()
-    for line in text.splitlines():
+    # not splitlines: a text of JSON may have other separators of lines
+    for line in (one.rstrip("\r") for one in text.split("\n")):
         if len(samples) >= MAX_SAMPLES:
             break
         if line.startswith("$G") and samples:
@@ -110,8 +112,8 @@ def read_samples(text: str) -> list[Sample]:
 def _sample(line: str) -> Sample | None:
     if line.startswith("{"):
         try:
-            message = json.loads(line)
-        except ValueError:
+            message = decode_json(line.encode("utf-8", "replace"))
+        except UndecodableMessage:
             return None
         topic, payload = message.get("topic"), message.get("payload")
         if not isinstance(topic, str) or payload is None:
@@ -253,8 +255,8 @@ def _decoded(payload: bytes) -> tuple[str, Any]:
     if payload.lstrip().startswith((b"$", b"!")):
         return "nmea", None
     try:
-        value = json.loads(payload)
-    except (ValueError, RecursionError):
+        value = decode_json(payload)
+    except UndecodableMessage:
         return "text", payload.decode("utf-8", "replace").strip()
     return ("json", value) if isinstance(value, dict | list) else ("text", value)
 

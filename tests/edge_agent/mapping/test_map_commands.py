@@ -218,12 +218,20 @@ def test_dilution_of_precision_is_never_an_accuracy() -> None:
     assert "accuracy" not in str(mapping["position"])
 
 
+def test_a_message_that_is_nested_too_deeply_is_no_proposal_and_no_fault() -> None:
+    assert "no latitude" in propose([Sample("a/b", b'{"lat":' * 900 + b"1" + b"}" * 900)])
+
+
 def test_samples_of_mosquitto_sub_in_both_forms_are_read() -> None:
     assert read_samples('a b\n{"topic":"c d","qos":0,"payload":"{\\"x\\":1}"}\n{"topic":"e","payload":{"x":1}}\n') == [
         Sample("a", b"b"),
         Sample("c d", b'{"x":1}'),
         Sample("e", b'{"x": 1}'),
     ]
+    with pytest.raises(SamplesUnreadable, match="no message in the samples"):
+        read_samples('{"topic":"a","payload":' + '{"a":' * 3_000 + "1" + "}" * 3_000 + "}")
+    with pytest.raises(SamplesUnreadable, match="no message in the samples"):
+        read_samples(r'{"topic":"a","payload":"\ud800"}')
     with pytest.raises(SamplesUnreadable, match="no message in the samples"):
         read_samples("\n\nalone\n")
 

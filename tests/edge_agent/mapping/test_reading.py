@@ -119,6 +119,7 @@ def test_each_record_names_the_mapping_and_the_digest_of_its_meaning() -> None:
     example = '[[mappings.examples]]\ntopic = "owntracks/a/b"\npayload = "x"\nrefused = "mapping:format:json"\n'
     assert label(PHONES).startswith("phones@")
     assert label(PHONES + example) == label(PHONES)
+    assert label(PHONES.replace('name = "phones"', 'name = "p"')) == label(PHONES).replace("phones@", "p@")
     assert label(PHONES.replace('"acc"', '"accuracy"')) != label(PHONES)
 
 
