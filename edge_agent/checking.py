@@ -5,13 +5,36 @@ The agent also runs with these problems, and stores what it cannot deliver.
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
+from edge_agent.errors import AgentError
 from waybill.mqtt.broker_settings import BrokerSettings, read_password, unusable_files
 from waybill.settings import file_fault
+
+SERVICE_USER: Final = "edge-agent"
+"""User and group of the service that the Debian package installs."""
+
+
+def check_user(settings: AgentSettings, service: str = SERVICE_USER) -> None:
+    """Raises AgentError if this is root and the buffer is the service's, which could not read the files of root."""
+    folder = settings.buffer.path
+    if os.geteuid() != 0 or not folder.is_dir():
+        return
+    try:
+        owner = pwd.getpwuid(folder.stat().st_uid).pw_name
+    except KeyError:
+        return
+    if owner == service:
+        raise AgentError(
+            f"{folder} belongs to the user {owner}, who could not read files that root writes there: run this command "
+            f"with `runuser -u {owner} --` before it"
+        )
 
 
 def problems(settings: AgentSettings) -> list[str]:

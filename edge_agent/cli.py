@@ -47,7 +47,9 @@ def run(config: Config) -> None:
     for package in ("paho", "prometheus_client"):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    command = [sys.executable, "-c", _LIGHT, str(config.absolute())]
+    # Isolated as this process is, and in no case with modules of the working folder.
+    alone = "-I" if sys.flags.isolated else "-P"
+    command = [sys.executable, alone, "-c", _LIGHT, str(config.absolute())]
     # glibc has one arena for each core, and each keeps freed memory: two arenas keep less.
     os.execve(command[0], command, {**os.environ, "MALLOC_ARENA_MAX": "2"})  # noqa: S606 - the light process takes over
 
@@ -122,6 +124,8 @@ def setup(
         # before a dozen questions are asked
         if out.exists() and not force:
             raise SetupRefused(f"{out} exists and stays as it is; --force replaces it, --out names another file")
+        if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
+            raise SetupRefused(f"this user cannot write into {out.absolute().parent}; --out names another file")
         ask = None if yes else lambda text, default: str(typer.prompt(text, default=default or None))
         answers = Interview(given, ask, typer.echo).answers()
         write_settings(out, settings_text(answers), replace=force)
@@ -157,10 +161,13 @@ def enrol(config: Config) -> None:
 
     Example: edge-agent enrol --config agent.toml
     """
+    from edge_agent.checking import check_user
     from edge_agent.enrolment.enrolment_loop import enrol_once
 
     with errors_as_lines():
-        typer.echo(enrol_once(load(AgentSettings, config)))
+        settings = load(AgentSettings, config)
+        check_user(settings)
+        typer.echo(enrol_once(settings))
 
 
 @app.command()

@@ -25,7 +25,7 @@ from edge_agent.agent import (
     health_state,
     is_alive,
 )
-from edge_agent.checking import problems
+from edge_agent.checking import check_user, problems
 from edge_agent.clocks import SystemClocks
 from edge_agent.config import AgentSettings
 from edge_agent.errors import AgentError, StoreError, StoreVersion
@@ -69,6 +69,7 @@ def main(arguments: list[str]) -> int:
     # Blocked in every thread, and waited for in `serve`: no handler may run in the middle of a commit.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
+        check_user(base)
         with registered("edge-agent run", config, "127.0.0.1", base.status.port):
             return Daemon(config, base, limit).serve()
     except (AgentError, OSError) as error:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
+from edge_agent.checking import SERVICE_USER
 from edge_agent.config import AgentSettings, DeviceSettings
 from edge_agent.errors import AgentError, LinkError
 from edge_agent.uplink.mqtt_session import MqttSession
@@ -31,8 +32,6 @@ from waybill.settings import SettingsError, file_fault, nearest, parse, printabl
 
 NATIVE: Final = "native"
 MODE: Final = 0o640
-SERVICE: Final = "edge-agent"
-"""The Debian package's service, user and group."""
 SERVICE_FILE: Final = Path("/etc/waybill/agent.toml")
 _FILES: Final = frozenset({"ca", "token_file", "certificate", "key"})
 _CONNECT_S: Final = 10.0
@@ -303,7 +302,7 @@ def settings_text(answers: Answers) -> str:
     """The commented `agent.toml` of these answers."""
     # the service of the package runs in another folder than this command
     files = {name: str(Path(answer).absolute()) for name, answer in answers.items() if name in _FILES}
-    value = {name: json.dumps(answer) for name, answer in {**answers, **files}.items()}
+    value = {name: json.dumps(answer, ensure_ascii=False) for name, answer in {**answers, **files}.items()}
     return f"""# The agent of {answers["tenant"]}/{answers["device"]}, made by `edge-agent setup`.
 # docs/edge-agent.md lists all settings.
 #   edge-agent check-config --config this
@@ -372,7 +371,7 @@ def write_settings(file: Path, text: str, *, replace: bool) -> None:
     elif not create_durably(file, text.encode(), mode=MODE):
         raise SetupRefused(f"{file} exists and stays as it is; --force replaces it, --out names another file")
     with suppress(LookupError, OSError):  # the group is that of the Debian package's service
-        shutil.chown(file, group=SERVICE)
+        shutil.chown(file, group=SERVICE_USER)
 
 
 def next_commands(file: Path, answers: Answers) -> Sequence[str]:
@@ -381,5 +380,5 @@ def next_commands(file: Path, answers: Answers) -> Sequence[str]:
     if file.absolute() != SERVICE_FILE:
         return (f"{conf} --config {file}", f"edge-agent run --config {file}")
     secrets = [answers[name] for name in ("token_file", "key") if name in answers]
-    allowed = [f"chgrp {SERVICE} {one} && chmod 640 {one}" for one in secrets]
-    return (f"{conf} --config {file}", *allowed, f"systemctl start {SERVICE}")
+    allowed = [f"chgrp {SERVICE_USER} {one} && chmod 640 {one}" for one in secrets]
+    return (f"{conf} --config {file}", *allowed, f"systemctl start {SERVICE_USER}")
