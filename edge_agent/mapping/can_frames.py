@@ -35,6 +35,10 @@ from waybill.settings import file_fault, name_advice, nearest, open_file
 MAX_DBC_BYTES: Final = 4 << 20
 FRAME: Final = "frame"
 """The member of an element with what is known about the frame itself."""
+MAX_BITS: Final = 16_384
+"""A message of J1939 in several frames has up to 1,785 bytes."""
+_SIZES: Final = re.compile(r"^[ \t]*(?:BO_|SG_) [^:\n]*:[ \t]*([0-9]{1,20})(?:\|([0-9]{1,20}))?", re.MULTILINE)
+"""The size of a message in bytes, or start and length of a signal in bits."""
 _LINE: Final = re.compile(
     r"\((?P<timestamp>\d{1,12}(?:\.\d{1,9})?)\)\s+(?P<interface>\S{1,32})\s+(?P<id>[0-9A-Fa-f]{3}|[0-9A-Fa-f]{8})"
     r"#(?:(?P<remote>R\d?)|(?:#[0-9A-Fa-f])?(?P<data>(?:[0-9A-Fa-f]{2}){0,64}))(?:_[0-9A-Fa-f])?(?:\s+[RT])?\s*"
@@ -138,6 +142,9 @@ def _identity(message: Message) -> tuple[int, bool]:
 
 
 def _messages(text: str, path: Path) -> list[Message]:
+    # cantools makes room for each bit: a start at 999999999 costs minutes.
+    if any(int(number) > MAX_BITS for sizes in _SIZES.findall(text) for number in sizes if number):
+        raise ValueError(f"can.dbc: {path} has a message or signal beyond {MAX_BITS} bits")
     try:
         # Not strict: signals of one message overlap in many files of makers, and each is read as the file says.
         database = load_string(text, database_format="dbc", strict=False)

@@ -197,6 +197,9 @@ def test_a_mistake_is_named_with_the_nearest_right_word(mapping: str, old: str, 
         ("hello", "is not a readable DBC file"),
         (DBC.replace("Wheels: 8", "frame: 8"), "has a message 'frame'"),
         (" " * (MAX_DBC_BYTES + 1), "has more than"),
+        (DBC.replace("0|16@1+", "999999999|16@1+"), "beyond 16384 bits"),
+        (DBC.replace("0|16@1+", "0|999999999@1+"), "beyond 16384 bits"),
+        (DBC.replace("Wheels: 8", "Wheels: 999999999"), "beyond 16384 bits"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(tmp_path: Path, text: str, problem: str) -> None:
