@@ -44,7 +44,7 @@ from edge_agent.mapping.settings import (
     level_names,
 )
 from edge_agent.mapping.units import VSS_UNITS, linear
-from waybill.record import Body
+from waybill.record import Body, Position
 
 Levels = Mapping[str, str]
 
@@ -123,8 +123,12 @@ NO_FIX: Final = _Mark("NO_FIX")
 
 
 def _without_absent(read: Reader, absent: Sequence[Any]) -> Reader:
+    numbers = frozenset(one for one in absent if type(one) is float or type(one) is int)
+
     def read_present(element: Any, around: Enclosing, levels: Levels) -> Any:
         value = read(element, around, levels)
+        if type(value) is float or type(value) is int:
+            return ABSENT if value in numbers else value
         return ABSENT if any(_matches(value, one) for one in absent) else value
 
     return read_present
@@ -157,43 +161,38 @@ def _test(condition: Condition) -> Test:
         return lambda element, around, levels: not _matches(read(element, around, levels), other)
     if condition.is_ is not None:
         scalar = condition.is_
+        if isinstance(scalar, str):
+            return lambda element, around, levels: bool(read(element, around, levels) == scalar)
         return lambda element, around, levels: _matches(read(element, around, levels), scalar)
     allowed = condition.in_ or ()
     return lambda element, around, levels: any(_matches(read(element, around, levels), one) for one in allowed)
 
 
-def _converter(unit: str, target: str) -> Callable[[float], float] | None:
-    """The conversion of a number; None if it stays."""
-    factor, divisor, offset = linear(unit, target)
-    if offset:
-        return lambda number: number * factor / divisor + offset
-    if factor != 1.0:
-        return (lambda number: number * factor / divisor) if divisor != 1.0 else (lambda number: number * factor)
-    return (lambda number: number / divisor) if divisor != 1.0 else None
-
-
 def number_reader(source: ValueSource, unit: str, target: str) -> Reader:
     """As `value_reader`, for numbers: a float in `target`, null or UNUSABLE."""
-    read, convert = value_reader(source), _converter(unit, target)
+    read, (factor, divisor, offset) = value_reader(source), linear(unit, target)
 
     def read_plain(element: Any, around: Enclosing, levels: Levels) -> Any:
         value = read(element, around, levels)
-        return value if type(value) is float else _number(value)
+        if type(value) is float:
+            return value
+        return float(value) if type(value) is int else _number(value)
 
-    if convert is None:
+    if (factor, divisor, offset) == (1.0, 1.0, 0.0):
         return read_plain
 
     def read_converted(element: Any, around: Enclosing, levels: Levels) -> Any:
         value = read(element, around, levels)
-        number = value if type(value) is float else _number(value)
-        return convert(number) if type(number) is float else number
+        # The product of an integer with a float is that of its nearest float.
+        if type(value) is not float and type(value) is not int and type(value := _number(value)) is not float:
+            return value
+        return value * factor / divisor + offset
 
     return read_converted
 
 
 def _number(value: Any) -> Any:
-    if type(value) is int:
-        return float(value)
+    """What a value is that is neither an int nor a float."""
     if value is None or value is MISSING or value is ABSENT:
         return value
     return UNUSABLE if (number := read_number(value)) is None else number
@@ -213,8 +212,7 @@ def position_output(settings: PositionMapping, *, joins: bool) -> Output:
     """`joins`: one coordinate alone is a PositionHalf, not a fault."""
     latitude, longitude = (number_reader(one, one.unit, "deg") for one in (settings.latitude, settings.longitude))
     optional = [
-        # A number that stays as it is, is read once, together with its bounds.
-        (member, value_reader(source) if source.unit == target else number_reader(source, source.unit, target))
+        (member, number_reader(source, source.unit, target), *OPTIONAL_BOUNDS[member])
         for name, (member, target) in _TARGETS.items()
         if (source := getattr(settings, name)) is not None
     ]
@@ -227,35 +225,44 @@ def position_output(settings: PositionMapping, *, joins: bool) -> Output:
         if type(lat) is not float or type(lon) is not float:
             if (fault := _incomplete(lat, lon, joins=joins)) is not MISSING:
                 return fault
-        elif no_fix and ((lat, lon) in no_fix or (lon > 180 and (lat, lon - 360) in no_fix)):
+            values = {name: read(element, around, levels) for name, read, _, _ in optional}
+            return _half(lat, lon, values)
+        if no_fix and ((lat, lon) in no_fix or (lon > 180 and (lat, lon - 360) in no_fix)):
             return NO_FIX
-        fields = {}
-        for name, read in optional:
+        fields, is_usual = {"latitude": lat, "longitude": lon}, -90 <= lat <= 90 and -180 <= lon <= 180
+        for name, read, least, greatest in optional:
             value = read(element, around, levels)
             if value is not MISSING and value is not ABSENT:
                 fields[name] = value
-        _check_accuracy(fields.get("accuracy_m"))
-        fields = {name: None if value is UNUSABLE else value for name, value in fields.items()}
-        if lat is MISSING or lon is MISSING:
-            return _half(lat, lon, fields)
-        fields["latitude"], fields["longitude"] = lat, lon
-        try:
-            return read_position(fields, left_out)
-        except MalformedMessage as error:
-            raise Refusal("position", "range", error.detail) from error
+                is_usual = is_usual and type(value) is float and least <= value <= greatest
+        return Position(**fields) if is_usual else _checked_position(fields, left_out)
 
     return output
 
 
+def _checked_position(fields: dict[str, Any], left_out: list[str]) -> Position:
+    """A position of which a value is out of its bounds or no number. Raises Refusal."""
+    try:
+        return read_position(_usable(fields), left_out)
+    except MalformedMessage as error:
+        raise Refusal("position", "range", error.detail) from error
+
+
+def _usable(fields: dict[str, Any]) -> dict[str, Any]:
+    """The values that are there; null is one that cannot be used. Raises Refusal."""
+    _check_accuracy(fields.get("accuracy_m"))
+    present = {name: value for name, value in fields.items() if value is not MISSING and value is not ABSENT}
+    return {name: None if value is UNUSABLE else value for name, value in present.items()}
+
+
 def _check_accuracy(value: Any) -> None:
     """Raises Refusal: without its accuracy a bad position would look like a good one."""
-    if value is None:
+    if value is None or value is MISSING or value is ABSENT:
         return
-    accuracy_m = None if value is UNUSABLE else read_number(value)
     least, greatest = OPTIONAL_BOUNDS["accuracy_m"]
-    if accuracy_m is None:
+    if value is UNUSABLE:
         raise Refusal("accuracy", "type", "`accuracy` is not a number")
-    if not least <= accuracy_m <= greatest:
+    if not least <= value <= greatest:
         raise Refusal("accuracy", "range", "`accuracy` is not a radius: list the value in `absent` if it means none")
 
 
@@ -286,6 +293,7 @@ def _incomplete(lat: Any, lon: Any, *, joins: bool) -> Any:
 
 
 def _half(lat: Any, lon: Any, optional: dict[str, Any]) -> PositionHalf:
+    optional = _usable(optional)
     if lon is MISSING:
         lon = None
     # Not folded at 180: alone, 181 may be the sign of a receiver without a fix.
@@ -439,14 +447,9 @@ def _counted(unit: str) -> Callable[[Any], int]:
     first, last = YEAR_2000_S * per_second, YEAR_2100_S * per_second
     others = [(YEAR_2000_S * per, YEAR_2100_S * per) for name, per in _PER_SECOND.items() if name != unit]
 
-    def micros(number: int | float) -> int:
-        if type(number) is int:
-            return number * 1_000_000 // per_second
-        return round(number * (1_000_000 / per_second))
-
     def of_number(value: Any) -> int:
         if type(value) is int and first <= value < last:
-            return micros(value)
+            return value * 1_000_000 // per_second
         number = _whole_or_float(value)
         if number is None:
             raise Refusal("time", "type", "the time is not a number")
@@ -454,7 +457,9 @@ def _counted(unit: str) -> Callable[[Any], int]:
             raise Refusal("time", "unit", f"the time is not in {unit}")
         if not 0 <= number < last:
             raise Refusal("time", "range")
-        return micros(number)
+        if type(number) is int:
+            return number * 1_000_000 // per_second
+        return round(number * (1_000_000 / per_second))
 
     return of_number
 
@@ -489,6 +494,9 @@ class CompiledMapping:
         self._outputs += [event_output(one) for one in settings.events]
         self._key = _names_of_key(settings)
         self._only_position = len(self._outputs) == 1 and position is not None
+        self.joins = joins
+        self.has_texts = not self._only_position
+        """Whether its records may have texts of any length."""
 
     def read(
         self, element: Any, around: Enclosing, levels: Levels, left_out: list[str]

@@ -134,9 +134,11 @@ class MappingParser(MessageParser):
             records = self._records(candidate, value, (), payload)
         except Refusal as error:
             return self._raw(topic, payload, candidate, error)
-        if records is not None and _text_characters(records) > MAX_RAW_BYTES:
+        if records is None:
+            return None
+        if candidate.mapping.has_texts and _text_characters(records) > MAX_RAW_BYTES:
             return self._raw(topic, payload, candidate, Refusal("size", "range", _TOO_LARGE))
-        return None if records is None else tuple(records)
+        return tuple(records)
 
     def _several(
         self, topic: str, payload: bytes, candidates: Sequence[Candidate], value: Any
@@ -184,23 +186,23 @@ class MappingParser(MessageParser):
         if read is None:
             return None
         bodies, time_us = read
-        label, missing = mapping.label, tuple(left_out)
+        label, joins, missing = mapping.label, mapping.joins, tuple(left_out)
         records = []
         for body in bodies:
             torn: TornPart | None = None
-            if mapping.settings.join is not None and isinstance(body, Position | PositionHalf):
+            if joins and isinstance(body, Position | PositionHalf):
                 half = body if isinstance(body, PositionHalf) else None
                 torn = TornPart(self._joins[label], mapping.join_key(levels), half)
             record = _signal_of(body) if isinstance(body, PositionHalf) else body
             records.append(Parsed(record, time_us, "", payload, missing, "", label, torn))
             missing = ()
-        if mapping.settings.join is not None and "position" in left_out:
+        if joins and "position" in left_out:
             records[0] = records[0]._replace(torn=self._no_place(candidate))
         return records
 
     def _no_place(self, candidate: Candidate) -> TornPart | None:
         mapping, levels = candidate
-        if mapping.settings.join is None:
+        if not mapping.joins:
             return None
         return TornPart(self._joins[mapping.label], mapping.join_key(levels), None, clears=True)
 
