@@ -10,14 +10,13 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import bitstruct
-from cantools.database import Error as DatabaseError
-from cantools.database import load_string
-from cantools.database.can import Database, Message
 
 from edge_agent.mapping.formats import (
     MAX_VALUES,
@@ -31,6 +30,12 @@ from edge_agent.mapping.formats import (
 from edge_agent.mapping.paths import MessagePath, parse_path
 from edge_agent.mapping.units import DIMENSIONS
 from waybill.settings import file_fault, name_advice, nearest, open_file
+
+# cantools imports its tester, and with it all of python-can, to drive a bus: memory for what the agent never does.
+sys.modules.setdefault("cantools.tester", ModuleType("cantools.tester"))
+from cantools.database import Error as DatabaseError  # noqa: E402
+from cantools.database import load_string  # noqa: E402
+from cantools.database.can import Database, Message  # noqa: E402
 
 MAX_DBC_BYTES: Final = 4 << 20
 FRAME: Final = "frame"

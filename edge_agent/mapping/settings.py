@@ -7,9 +7,10 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -380,14 +381,13 @@ class MappingSettings(_Model):
 
     def _check_format(self) -> None:
         package, extra = EXTRAS.get(self.format, ("", ""))
-        try:
-            if package:
-                import_module(package)
-        except ModuleNotFoundError:
+        with suppress(ModuleNotFoundError):  # of the package around it
+            package = "" if package and find_spec(package) else package
+        if package:
             raise ValueError(
                 f'mapping {self.name}: format "{self.format}" needs the package {package}: '
                 f"install the extra {extra} (docs/install.md)"
-            ) from None
+            )
         if self.format == "sparkplug-b" and SPARKPLUG_NAMESPACE not in self.topic.split("/"):
             raise ValueError(
                 f"mapping {self.name}: topic: the kind of message is in the topic: "

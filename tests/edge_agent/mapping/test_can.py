@@ -295,3 +295,8 @@ def test_a_missing_extra_is_named_at_load_and_other_formats_do_without_it(mappin
     assert f'mapping a: format "sparkplug-b" {needs}' in sparkplug
     assert f'mapping a: format "gtfs-realtime" {needs}' in gtfs
     assert 'mapping bus: format "can" needs the package cantools: install the extra edge-can' in can
+
+
+def test_python_can_which_drives_a_bus_is_not_loaded() -> None:
+    code = "import sys, edge_agent.mapping.can_frames; sys.exit('can' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
