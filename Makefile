@@ -6,7 +6,7 @@ CLUSTER ?=
 LAKE ?= folder
 EXTRAS ?=
 
-.PHONY: help setup python packages package-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-wire bench-gateway bench-billing bench-alerts bench-trial weight
+.PHONY: help setup python packages package-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-gateway bench-billing bench-alerts bench-trial weight
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -82,9 +82,6 @@ weight: python  ## What the project weighs, beside its limits
 
 bench-edge: python  ## What the agent takes in, keeps and delivers in a second
 	@$(PYTHON) -m benchmarks.edge
-
-bench-wire: python  ## What a batch costs to write, judge and read, and the worst 64 kB for each parser
-	@$(PYTHON) -m benchmarks.wire
 
 bench-gateway: setup  ## What goes through a gateway, also with 100,000 devices, beside pulsar-perf, and beside a noisy tenant
 	@$(PYTHON) -m benchmarks.gateway

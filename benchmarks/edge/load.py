@@ -9,6 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from functools import reduce
+from operator import xor
 
 from benchmarks.gateway.device_load import CONNACK, PUBLISH, SUBACK, connected, packet, subscribe_packet, text
 from waybill.mqtt.mqtt_client import MqttMessage, read_publish, remaining_length
@@ -41,26 +44,8 @@ def positions(count: int, seed: int = 1) -> Iterator[bytes]:
         yield json.dumps(fields).encode().ljust(150)
 
 
-PHONES = """
-[[mappings]]
-name = "phones"
-topic = "owntracks/{user}/{device}"
-when = [{ path = "_type", is = "location" }]
-time = { path = "tst", unit = "s" }
-[mappings.position]
-latitude = { path = "lat", unit = "deg" }
-longitude = { path = "lon", unit = "deg" }
-altitude = { path = "alt", unit = "m" }
-speed = { path = "vel", unit = "km/h" }
-heading = { path = "cog", unit = "deg" }
-accuracy = { path = "acc", unit = "m" }
-absent = [[0, 0]]
-"""
-PHONE_TOPIC = b"owntracks/anna/phone"
-
-
 def phone_positions(count: int) -> Iterator[bytes]:
-    """The same drive as a phone reports it, for the mapping PHONES."""
+    """The same drive as the OwnTracks app of a phone reports it."""
     for number, position in enumerate(map(json.loads, positions(count))):
         fields = {
             "_type": "location",
@@ -74,6 +59,22 @@ def phone_positions(count: int) -> Iterator[bytes]:
             "batt": 80,
         }
         yield json.dumps(fields).encode().ljust(150)
+
+
+def nmea_positions(count: int) -> Iterator[bytes]:
+    """The same drive as a receiver reports it: RMC and GGA."""
+    for number, position in enumerate(map(json.loads, positions(count))):
+        moment = datetime.fromtimestamp(FIRST_MS // 1000 + number, UTC)
+        place = f"{_angle(position['latitude'], 'NS', 2)},{_angle(position['longitude'], 'EW', 3)}"
+        motion = f"{position['speed_mps'] * 3600 / 1852:.2f},{position['heading_deg']}"
+        rmc = f"GNRMC,{moment:%H%M%S}.000,A,{place},{motion},{moment:%d%m%y},,,A"
+        gga = f"GNGGA,{moment:%H%M%S}.000,{place},1,12,0.8,{position['altitude_m']},M,47.0,M,,"
+        yield b"".join(b"$%b*%02X\r\n" % (one.encode(), reduce(xor, one.encode())) for one in (rmc, gga))
+
+
+def _angle(degrees: float, hemispheres: str, digits: int) -> str:
+    whole, minutes = divmod(abs(degrees) * 60, 60)
+    return f"{whole:0{digits}.0f}{minutes:08.5f},{hemispheres[degrees < 0]}"
 
 
 class Publisher:

@@ -21,7 +21,7 @@ TINY: Final = {
     "centre": Tiny("benchmarks.centre.__main__", "age --commits 20 --buffers 200 --records 10000"),
     "edge": Tiny(
         "benchmarks.edge.__main__",
-        "intake drain drain-slowly",
+        "intake mapped nmea drain drain-slowly",
         {"MESSAGES": 2_000, "BACKLOG": 20_000, "SLOW_BACKLOG": 5_000, "MAX_ROUNDS": 1},
     ),
     "gateway-speed": Tiny(
@@ -33,7 +33,6 @@ TINY: Final = {
     "source": Tiny("benchmarks.source", "", {"MESSAGES": 6_000, "ROUNDS": 1, "LIGHT_BATCHES": 3}),
     "source-growth": Tiny("benchmarks.source", "growth", {"BATCHES": 10, "ROTATIONS": 2}),
     "spatial": Tiny("benchmarks.spatial.__main__", "1k standstill"),
-    "wire": Tiny("benchmarks.wire"),
 }
 
 
