@@ -36,6 +36,7 @@ from edge_agent.store.retention import BufferRetention
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
 from edge_agent.vehicle_broker import KEEPS
+from waybill.daemon.logs import log_thread
 from waybill.daemon.process import resident_bytes
 
 if TYPE_CHECKING:
@@ -186,7 +187,11 @@ class Agent:
             epoch_for=self._epoch_above,
             reserve_bytes=RESERVE_BYTES,
         )
-        self.buffer = Buffer(settings.buffer.path, options)
+        try:
+            self.buffer = Buffer(settings.buffer.path, options)
+        except BaseException:
+            self._lock_file.close()
+            raise
         rules = CorrectionRules()
         clock_corrector = ClockCorrector(self.buffer, rules)
         offset_us, _ = clock_corrector.resume(self._clocks.boot, self._clocks.wall_us() - self._clocks.monotonic_us())
@@ -220,17 +225,14 @@ class Agent:
         )
         self.intake = Intake(settings, parts)
         self.intake_loop = IntakeLoop(settings.intake, self.intake, random.Random())
-        self._threads = [
-            threading.Thread(target=self.intake_loop.run, name="intake", daemon=True),
-            threading.Thread(target=self.drainer.run, name="drain", daemon=True),
-        ]
+        self._threads = [log_thread("intake", self.intake_loop.run), log_thread("drain", self.drainer.run)]
 
     def start(self) -> None:
         log.info("started", device=self.settings.device.id, epoch=self.buffer.epoch, head=self.buffer.head)
         for thread in self._threads:
             thread.start()
         if self.enrolment is not None:
-            threading.Thread(target=self.enrolment.run, name="certificate", daemon=True).start()
+            log_thread("certificate", self.enrolment.run).start()
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> bool:
         """Commits what waits, stores acknowledgements and closes the buffer; returns whether it finished in time.
@@ -239,10 +241,7 @@ class Agent:
         must end without opening them again, which is as safe as SIGKILL.
         """
         deadline_s = time.monotonic() + within_s
-        self.intake_loop.stop()
-        self.drainer.inbox.stop()
-        if self.enrolment is not None:
-            self.enrolment.stop()
+        self.ask_to_stop()
         for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
         stuck = [thread.name for thread in self._threads if thread.is_alive()]
@@ -254,6 +253,13 @@ class Agent:
         self._lock_file.close()
         log.info("stopped", head=self.buffer.head)
         return True
+
+    def ask_to_stop(self) -> None:
+        """Makes the threads end; `stop` waits for them."""
+        self.intake_loop.stop()
+        self.drainer.inbox.stop()
+        if self.enrolment is not None:
+            self.enrolment.stop()
 
     @property
     def is_running(self) -> bool:
@@ -306,7 +312,7 @@ def _parser_of(settings: AgentSettings) -> MessageParser:
         return MessageParser()
     from edge_agent.mapping.parser import compile_mappings  # noqa: PLC0415 - memory that most agents do not need
 
-    return compile_mappings(settings.mappings)
+    return compile_mappings(settings.mappings, settings.device.levels)
 
 
 def _lock_folder(folder: Path) -> IO[bytes]:

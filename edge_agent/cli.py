@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.config import AgentSettings
+from edge_agent.devices import load_device, load_devices
 from edge_agent.errors import AgentError
 from edge_agent.mapping.map_cli import app as map_app
 from waybill.daemon.process import add_version_option
-from waybill.settings import SettingsError, load
+from waybill.settings import SettingsError
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -31,6 +31,7 @@ add_version_option(app, "edge-agent")
 app.add_typer(map_app, name="map")
 # Not `exists=True`: typer would end with 2, and systemd would start an agent without a file again and again.
 Config = Annotated[Path, typer.Option("--config", "-c", help="The agent's settings, TOML.")]
+Device = Annotated[str, typer.Option("--device", help="Which one, if the settings have several devices.")]
 _LIGHT = (
     "import sys; sys.modules['rich'] = None; from edge_agent.daemon import main; raise SystemExit(main(sys.argv[1:]))"
 )
@@ -63,8 +64,9 @@ def check_config(config: Config) -> None:
     from edge_agent.checking import problems
 
     with errors_as_lines():
-        settings = load(AgentSettings, config)
-        found = problems(settings)
+        devices = [one.settings for one in load_devices(config)]
+        settings = devices[0]
+        found = [*dict.fromkeys(problem for one in devices for problem in problems(one))]
         if settings.mappings:
             from edge_agent.mapping.examples import example_faults
 
@@ -74,12 +76,14 @@ def check_config(config: Config) -> None:
     for warning in settings.plain_text():
         typer.echo(f"{config}: warning: {warning}", err=True)
     regions = ", ".join(one.region for one in settings.uplinks)
-    about = f"Device {settings.device.id}, uplinks {regions}, buffer {settings.buffer.path}"
+    mapped = ""
     if settings.mappings:
         names = ", ".join(one.name for one in settings.mappings)
         examples = sum(len(one.examples) for one in settings.mappings)
-        about += f", mappings {names} (correct examples: {examples})"
-    typer.echo(f"{config}: valid. {about}")
+        mapped = f", mappings {names} (correct examples: {examples})"
+    for one in devices:
+        about = f"Device {one.device.id}, uplinks {regions}, buffer {one.buffer.path}{mapped}"
+        typer.echo(f"{config}: valid. {about}")
 
 
 def _option(help_text: str) -> typer.models.OptionInfo:
@@ -148,7 +152,7 @@ def broker_conf(
     from edge_agent.vehicle_broker import broker_conf as lines_for
 
     with errors_as_lines():
-        settings = load(AgentSettings, config)
+        settings = load_devices(config)[0].settings
         if listen in {"0.0.0.0", "::", "*"}:  # noqa: S104 - it is what is refused
             raise AgentError(f"{listen} means every network of the vehicle: set one address")
         for line in lines_for(settings.intake, listen):
@@ -156,7 +160,7 @@ def broker_conf(
 
 
 @app.command()
-def enrol(config: Config) -> None:
+def enrol(config: Config, device: Device = "") -> None:
     """Enrol the device once, with its token or factory certificate. A running agent enrols by itself.
 
     Example: edge-agent enrol --config agent.toml
@@ -165,7 +169,7 @@ def enrol(config: Config) -> None:
     from edge_agent.enrolment.enrolment_loop import enrol_once
 
     with errors_as_lines():
-        settings = load(AgentSettings, config)
+        settings = load_device(config, device)
         check_user(settings)
         typer.echo(enrol_once(settings))
 
@@ -174,27 +178,32 @@ def enrol(config: Config) -> None:
 def status(
     config: Config,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Device = "",
 ) -> None:
     """Show link, unreadable messages, buffer and counters. Without a running agent, only the buffer is known.
 
+    Of several devices, `--device` shows one in full.
+
     Example: edge-agent status --config agent.toml --json
     """
-    from edge_agent.inspection import is_running, read_status
-    from edge_agent.text_tables import fetch_current_state
+    from edge_agent.text_tables import print_devices, print_status, state_of, states_of
 
     with errors_as_lines():
-        settings = load(AgentSettings, config)
-        state = {**read_status(settings), "running": is_running(settings), **fetch_current_state(settings)}
+        devices = [one.settings for one in load_devices(config)]
+        shows_all = len(devices) > 1 and not device
+        states = states_of(devices) if shows_all else {"": state_of(load_device(config, device))}
     if as_json:
-        typer.echo(json.dumps(state))
+        typer.echo(json.dumps({"devices": states} if shows_all else states[""]))
+    elif shows_all:
+        print_devices(states)
     else:
-        from edge_agent.text_tables import print_status
-
-        print_status(state)
+        print_status(states[""])
+    if shows_all and any("problem" in one for one in states.values()):
+        raise typer.Exit(1)
 
 
 @app.command()
-def export(config: Config) -> None:
+def export(config: Config, device: Device = "") -> None:
     """Write all waiting records and tombstones as JSON lines. The buffer does not change.
 
     Example: edge-agent export --config agent.toml > records.jsonl
@@ -202,7 +211,7 @@ def export(config: Config) -> None:
     from edge_agent.inspection import exported_lines
 
     with errors_as_lines():
-        for line in exported_lines(load(AgentSettings, config)):
+        for line in exported_lines(load_device(config, device)):
             sys.stdout.write(line + "\n")
 
 

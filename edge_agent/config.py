@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from edge_agent.mapping.paths import TopicPattern
 from edge_agent.mapping.settings import MAX_MAPPINGS, MappingSettings, check_mappings
 from waybill.daemon.logs import LogSettings
 from waybill.identity.names import device_name
@@ -23,14 +24,18 @@ from waybill.record import (
     VEHICLE_SIGNAL,
     vehicle_filters,
 )
-from waybill.settings import Settings
+from waybill.settings import Settings, name_advice
 
 Name = Annotated[str, StringConstraints(pattern=f"^{DEVICE_PATTERN.pattern}$")]
+Level = Annotated[str, StringConstraints(pattern=r"^[^/+#{}\x00]{1,256}$")]
+"""One level of a topic, without wildcards."""
 TopicFilter = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 UncertaintySeconds = Annotated[float, Field(gt=0, le=MAX_UNCERTAINTY_MS // 1000)]
 """A duration that has to fit into the uncertainty of a record."""
 Link = Literal["wifi", "ethernet", "cellular", "satellite"]
 MAX_CLASSES = 16
+DEVICE_LEVEL = "device"
+"""The level of topics that is a device's id, unless its `levels` say otherwise."""
 
 
 class DeviceSettings(Settings):
@@ -40,6 +45,9 @@ class DeviceSettings(Settings):
     """Name of the device; its client id at the regional broker is `tenant/id`, as in its certificate."""
     tenant: Name = "default"
     """The owner of the device; the third part of its topics."""
+    levels: dict[str, Level] = Field(default_factory=dict, max_length=8)
+    """Named levels of the mappings' topics that are this text in the device's own messages; other messages are not
+    read."""
 
     @model_validator(mode="after")
     def _has_a_name_for_a_certificate(self) -> Self:
@@ -50,6 +58,8 @@ class DeviceSettings(Settings):
 class IntakeSettings(BrokerSettings):
     """The vehicle's own broker."""
 
+    client_id: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = "edge-agent"
+    """Name of the agent's persistent session at the broker, where each client needs another name."""
     topics: tuple[TopicFilter, ...] = Field(default=(VEHICLE_FILTER,), max_length=64)
     """What to subscribe to, besides the topics of the mappings."""
     receive_maximum: int = Field(default=1000, ge=1, le=65_535)
@@ -248,6 +258,13 @@ class AgentSettings(Settings):
     @classmethod
     def _mappings_exclude_each_other(cls, mappings: tuple[MappingSettings, ...]) -> tuple[MappingSettings, ...]:
         return check_mappings(mappings)
+
+    @model_validator(mode="after")
+    def _levels_are_in_topics(self) -> Self:
+        known = {name for one in self.mappings for name in TopicPattern(one.topic).names.values()} | {DEVICE_LEVEL}
+        if wrong := next((name for name in self.device.levels if name not in known), None):
+            raise ValueError(f"device.levels: no topic of a mapping has a level {wrong!r}{name_advice(wrong, known)}")
+        return self
 
     @field_validator("classes")
     @classmethod

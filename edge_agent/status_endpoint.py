@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -136,56 +136,69 @@ STORED_BY_REASON = {
 """By the beginning of the stored names; the reason follows it."""
 
 
-class AgentCollector(Collector):
-    """Reads the state when Prometheus asks."""
+State = dict[str, Any]
+States = Callable[[], Mapping[str, State]]
+"""The state of each device by its id, or that of a single one by ""."""
+_OF_PROCESS = {COUNTERS["reloads_refused"][0], GAUGES["rss_bytes"][0]}
+"""Metrics that the devices of a process share."""
 
-    def __init__(self, state: Callable[[], dict[str, Any]]) -> None:
-        self._state = state
+
+class AgentCollector(Collector):
+    """Reads the states when Prometheus asks. The metrics of several devices have the label `device`."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
 
     def collect(self) -> Iterator[Metric]:
         """All metrics, now; without values for an empty state."""
-        state = self._state()
-        stored = state.get("counters", {})
-        values = {**stored, **state}
-        for key, (name, text) in COUNTERS.items():
-            yield CounterMetricFamily(name, text, value=float(values.get(key) or 0))
-        for key, (name, text) in GAUGES.items():
-            yield GaugeMetricFamily(name, text, value=float(values.get(key) or 0))
-        for key, (label, name, text) in LABELLED_COUNTERS.items():
-            yield _labelled(CounterMetricFamily(name, text, labels=[label]), state.get(key, {}))
-        for key, (name, text) in BY_MAPPING.items():
-            by_mapping = {one["mapping"]: one[key] for one in state.get("mappings", [])}
-            yield _labelled(CounterMetricFamily(name, text, labels=["mapping"]), by_mapping)
-        for prefix, (name, text) in STORED_BY_REASON.items():
-            by_reason = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
-            yield _labelled(CounterMetricFamily(name, text, labels=["reason"]), by_reason)
-        for key, (name, text) in BY_CLASS.items():
-            by_class = {class_name: one[key] for class_name, one in state.get("classes", {}).items()}
-            yield _labelled(GaugeMetricFamily(name, text, labels=["class"]), by_class)
+        families: dict[str, Any] = {}
+        for device, state in (self._states() or {"": {}}).items():
+            for made, name, text, label, values in _metrics(state):
+                own = {"device": device} if device and name not in _OF_PROCESS else {}
+                if name in families and not own:
+                    continue
+                family = families.setdefault(name, made(name, text, labels=[*own, *label]))
+                for its_label, value in values.items():
+                    family.add_metric([*own.values(), *its_label], float(value))
+        yield from families.values()
 
 
-def _labelled(family: Any, values: dict[str, int]) -> Metric:
-    for label, value in values.items():
-        family.add_metric([label], float(value))
-    metric: Metric = family
-    return metric
+def _metrics(state: State) -> Iterator[tuple[Any, str, str, tuple[str, ...], Mapping[Any, float]]]:
+    """Each metric of one device: type, name, text, labels, and values by those of the labels.
+
+    A device that does not run has only the values that are in its state: a counter that fell to 0 would seem to rise.
+    """
+    stored = state.get("counters", {})
+    values = {**stored, **state}
+    known = COUNTERS.keys() | GAUGES.keys() if "problem" not in state else values.keys()
+    for made, families in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+        for key, (name, text) in families.items():
+            yield made, name, text, (), {(): values.get(key) or 0} if key in known else {}
+    for key, (label, name, text) in LABELLED_COUNTERS.items():
+        yield CounterMetricFamily, name, text, (label,), {(one,): count for one, count in state.get(key, {}).items()}
+    for key, (name, text) in BY_MAPPING.items():
+        by_mapping = {(one["mapping"],): one[key] for one in state.get("mappings", [])}
+        yield CounterMetricFamily, name, text, ("mapping",), by_mapping
+    for prefix, (name, text) in STORED_BY_REASON.items():
+        by_reason = {(key.removeprefix(prefix),): value for key, value in stored.items() if key.startswith(prefix)}
+        yield CounterMetricFamily, name, text, ("reason",), by_reason
+    for key, (name, text) in BY_CLASS.items():
+        by_class = {(class_name,): one[key] for class_name, one in state.get("classes", {}).items()}
+        yield GaugeMetricFamily, name, text, ("class",), by_class
 
 
-State = Callable[[], dict[str, Any]]
-
-
-def serve_status(port: int, state: State, health: State) -> StatusServer:
-    """Serves `state` and `health`; the latter with 503 while its `healthy` is false. Raises OSError."""
+def serve_status(port: int, states: States, health: Callable[[], State]) -> StatusServer:
+    """Serves states and `health`; the latter with 503 while its `healthy` is false. Raises OSError."""
     registry = CollectorRegistry()
-    registry.register(AgentCollector(state))
+    registry.register(AgentCollector(states))
 
     def answer_health() -> HttpAnswer:
         answer = health()
         return json_answer(json.dumps(answer), is_good=answer["healthy"] is not False)
 
-    routes = {
-        "/metrics": lambda: metrics_answer(registry),
-        "/health": answer_health,
-        "/status": lambda: json_answer(json.dumps(state())),
-    }
+    def answer_status() -> HttpAnswer:
+        found = states()
+        return json_answer(json.dumps(found.get("", {"devices": found})))
+
+    routes = {"/metrics": lambda: metrics_answer(registry), "/health": answer_health, "/status": answer_status}
     return StatusServer("127.0.0.1", port, routes)

@@ -11,26 +11,64 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from edge_agent.config import AgentSettings
+from edge_agent.errors import StoreError
+from edge_agent.inspection import is_running, read_status
 from edge_agent.intake.messages import MEMBERS
 from edge_agent.vehicle_broker import KEEPS
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings.text import name_advice, printable
 
-# Requests to the running agent.
+# The states of buffers, with those of the running agent.
 
 LIVE_TIMEOUT_S = 2.0
 
 
-def fetch_current_state(settings: AgentSettings) -> dict[str, Any]:
-    """The state of the running agent; empty if none answers, or an agent of another device does."""
+def state_of(settings: AgentSettings) -> dict[str, Any]:
+    """The state of a device's buffer, and of its agent if that answers. Raises StoreError."""
+    return _state(settings, _fetch(settings))
+
+
+def states_of(devices: Sequence[AgentSettings]) -> dict[str, dict[str, Any]]:
+    """The state of each device by its id. One that cannot be read has `problem`."""
+    live, states = _fetch(devices[0]), dict[str, dict[str, Any]]()
+    for one in devices:
+        device = one.device
+        try:
+            states[device.id] = _state(one, live)
+        except StoreError as error:
+            about = {"device": device.id, "tenant": device.tenant, "running": is_running(one)}
+            states[device.id] = {**about, "problem": str(error)}
+    return states
+
+
+def _state(settings: AgentSettings, live: dict[str, Any]) -> dict[str, Any]:
+    own = live.get("devices", {}).get(settings.device.id, live)
+    is_own = (own.get("tenant"), own.get("device")) == (settings.device.tenant, settings.device.id)
+    return {**read_status(settings), "running": is_running(settings), **(own if is_own else {})}
+
+
+def _fetch(settings: AgentSettings) -> dict[str, Any]:
+    """What an agent answers at the port of these settings; empty if none does."""
     if settings.status.port == 0:
         return {}
     try:
-        state = fetch_status("127.0.0.1", settings.status.port, "status", timeout_s=LIVE_TIMEOUT_S)
+        return fetch_status("127.0.0.1", settings.status.port, "status", timeout_s=LIVE_TIMEOUT_S)
     except StatusUnavailable:
         return {}
-    asked = (settings.device.tenant, settings.device.id)
-    return state if (state.get("tenant"), state.get("device")) == asked else {}
+
+
+def print_devices(states: Mapping[str, dict[str, Any]]) -> None:
+    """Prints a row for each of several devices; `--device` shows one."""
+    rows = [
+        {
+            "device": _headline(one),
+            "buffered": one.get("depth_records", ""),
+            "acknowledged": one.get("acknowledged", ""),
+        }
+        | {"not understood": sum(row["messages"] for row in one.get("unreadable", ()))}
+        for one in states.values()
+    ]
+    _print_rows(Console(), rows)
 
 
 def print_status(state: dict[str, Any]) -> None:
@@ -75,6 +113,8 @@ _LINKS = {
 
 def _headline(state: dict[str, Any]) -> str:
     device = f"{state['tenant']}/{state['device']}"
+    if state.get("problem"):
+        return f"{device}: {state['problem']}"
     if not state["running"]:
         return f"{device}: not running" if state["running"] is False else f"{device}: running or not is unknown"
     if "uplink" not in state:

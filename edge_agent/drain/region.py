@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from random import Random
 
@@ -12,6 +11,7 @@ from edge_agent.config import AgentSettings, FailoverSettings, UplinkSettings
 from edge_agent.errors import LinkClosed, LinkError
 from edge_agent.uplink.protocol import Uplink
 from waybill.daemon.backoff import Backoff
+from waybill.daemon.logs import log_thread
 from waybill.mqtt.mqtt_client import Takeovers
 
 # Probing another region without leaving the current one.
@@ -25,7 +25,7 @@ class RegionProbe:
     def __init__(self, make: Callable[[], Uplink]) -> None:
         self._make = make
         self.is_back: bool | None = None
-        threading.Thread(target=self._run, name="probe", daemon=True).start()
+        log_thread("probe", self._run).start()
 
     def _run(self) -> None:
         is_back = False

@@ -20,8 +20,6 @@ from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
 
 log = structlog.get_logger("edge_agent.intake")
 
-CLIENT_ID = "edge-agent"
-"""Of the persistent session at the vehicle's broker."""
 MAX_PACKET_BYTES = 16 << 20
 """A larger MQTT packet is not kept: it becomes an event `waybill.too_large` with its size."""
 LONGEST_WAIT_S = 10.0
@@ -84,7 +82,7 @@ class IntakeLoop:
         self._is_reached = False
         settings = self._settings
         options = MqttSessionOptions(
-            client_id=CLIENT_ID,
+            client_id=settings.client_id,
             keeps_session=True,
             receive_maximum=settings.receive_maximum,
             max_packet_bytes=MAX_PACKET_BYTES,

@@ -16,14 +16,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from edge_agent.config import AgentSettings, IntakeSettings
+from edge_agent.devices import load_devices, topics_of
 from edge_agent.errors import AgentError, LinkError
 from edge_agent.intake.messages import Parsed
 from edge_agent.mapping.examples import described
 from edge_agent.mapping.parser import compile_mappings
-from edge_agent.mapping.settings import MappingSettings
 from edge_agent.mapping.suggestion import MAX_SAMPLES, Sample, propose, read_samples
 from waybill.record import MAX_RAW_BYTES, NO_MAPPING
-from waybill.settings import load, printable
+from waybill.settings import printable
 
 __all__ = ["app"]
 
@@ -39,6 +39,7 @@ Messages = Annotated[int, typer.Option("--messages", min=1, max=MAX_SAMPLES, hel
 Seconds = Annotated[float, typer.Option("--seconds", min=0.1, max=86_400, help="End after this time.")]
 MAX_SHOWN_BYTES: Final = 200
 _LONGEST_WAIT_S: Final = 0.5
+_UNLISTED: Final = "unlisted, so the agent does not get this"
 _LATER_US: Final = 10**12
 """After every wait of a half for the other one."""
 
@@ -62,11 +63,11 @@ def try_message(
     Example: edge-agent map try --config agent.toml --topic owntracks/ada/phone --payload '{"_type": "location"}'
     """
     with _errors():
-        settings = load(AgentSettings, config)
+        devices = [one.settings for one in load_devices(config)]
         if (samples is None) != bool(topic and payload) or (samples is not None and (topic or payload)):
             raise AgentError("give either --topic and --payload, or --samples")
         messages = [Sample(topic, _payload(payload))] if samples is None else read_samples(_text_of(samples))
-        report = _Report(settings.mappings, as_json=as_json)
+        report = _Report(devices, as_json=as_json)
         now_us, heard = 0, set[str]()
         for message in messages:
             if message.topic in heard:  # a file has no times, and a topic comes again with the next fix
@@ -91,16 +92,18 @@ def listen(
 ) -> None:
     """Watch the vehicle's broker: each message, its mapping, and what it becomes. A running agent is not disturbed.
 
+    Of several devices it shows which one has the message; of an unlisted one, the agent does not get it.
+
     Exit status: 0, also after Ctrl-C; 1 if the broker cannot be reached; 78 if the settings are wrong.
 
     Example: edge-agent map listen --config agent.toml --seconds 60
     """
     with _errors():
-        settings = load(AgentSettings, config)
-        report = _Report(settings.mappings, as_json=as_json)
-        topics = filters or [*settings.intake.topics, *report.parser.filters]
+        devices = [one.settings for one in load_devices(config)]
+        report, intake = _Report(devices, as_json=as_json), devices[0].intake
+        topics = filters or [*(topic for one in devices for topic in one.intake.topics), *report.parser.filters]
         with suppress(KeyboardInterrupt):
-            _listen(settings.intake, topics, report.show, report.show_late, messages=messages, seconds=seconds)
+            _listen(intake, topics, report.show, report.show_late, messages=messages, seconds=seconds)
     typer.echo(f"{report.messages} messages, {report.refused} of them not read", err=True)
 
 
@@ -126,7 +129,7 @@ def suggest(
         if (samples is None) == (config is None):
             raise AgentError("give either --samples or --config")
         if config is not None:
-            found = _unread(load(AgentSettings, config), messages=messages, seconds=seconds)
+            found = _unread(load_devices(config)[0].settings, messages=messages, seconds=seconds)
         else:
             assert samples is not None
             found = read_samples(_text_of(samples))
@@ -164,11 +167,14 @@ def _text_of(file: Path) -> str:
 class _Report:
     """Prints messages as they are read."""
 
-    def __init__(self, mappings: Sequence[MappingSettings], *, as_json: bool) -> None:
-        self._mappings = {one.label: one for one in mappings}
+    def __init__(self, devices: Sequence[AgentSettings], *, as_json: bool) -> None:
+        first, is_single = devices[0], len(devices) == 1
+        self._mappings = {one.label: one for one in first.mappings}
         self._as_json = as_json
-        self.parser = compile_mappings(mappings)
-        self.round_us = 2_000 * max((one.join.settle_ms for one in mappings if one.join is not None), default=0)
+        # Of several devices the messages of unlisted ones are read, too: here a person sees what is missing.
+        self.parser = compile_mappings(first.mappings, first.device.levels if is_single else {})
+        self._topics = {} if is_single else {one.device.id: [*topics_of(one)] for one in devices}
+        self.round_us = 2_000 * max((one.join.settle_ms for one in first.mappings if one.join is not None), default=0)
         """So much later the halves of a fix belong together."""
         self.messages = self.refused = 0
 
@@ -176,7 +182,7 @@ class _Report:
         topic, payload = message
         parsed = self.parser.accept(self.parser.parse(topic, payload), topic, now_us)
         self.messages += 1
-        self.refused += any(one.malformed for one in parsed)
+        self.refused += any(one.malformed for one in parsed) or self._device(topic) == _UNLISTED
         self._print(topic, parsed, payload)
 
     def show_late(self, now_us: int) -> None:
@@ -184,16 +190,24 @@ class _Report:
         for late in self.parser.expire(now_us):
             self._print(late.topic, (late.parsed,), late.parsed.payload)
 
+    def _device(self, topic: str) -> str:
+        """The device that has the topic; "" if there is only one."""
+        owners = (
+            device for device, topics in self._topics.items() if any(one.match(topic) is not None for one in topics)
+        )
+        return next(owners, _UNLISTED) if self._topics else ""
+
     def _print(self, topic: str, parsed: Sequence[Parsed], payload: bytes) -> None:
-        rows = [_row(one) for one in parsed]
+        rows, device = [_row(one) for one in parsed], self._device(topic)
         if self._as_json:
-            text = json.dumps({"topic": topic, "records": rows})
+            text = json.dumps({"topic": topic, **({"device": device} if device else {}), "records": rows})
         else:
             lines = [line for row in rows for line in _lines(row)]
             lines += dict.fromkeys(hint for one in parsed if one.malformed for hint in self._hints(one))
             if any(one.malformed for one in parsed):
                 lines.append(f"message: {printable(payload[:MAX_SHOWN_BYTES].decode('utf-8', 'replace').strip())}")
-            text = "\n".join([printable(topic), *(f"  {line}" for line in lines)])
+            title = f"{topic}  (device {device})" if device else topic
+            text = "\n".join([printable(title), *(f"  {line}" for line in lines)])
         typer.echo(text)
 
     def _hints(self, one: Parsed) -> Iterator[str]:

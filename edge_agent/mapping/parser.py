@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from edge_agent.intake.messages import (
@@ -34,6 +35,7 @@ MAX_ROUTES: Final = 1024
 """Topics whose mapping is remembered; a longer topic than MAX_ROUTE_CHARACTERS is not."""
 MAX_ROUTE_CHARACTERS: Final = 256
 MAX_REASON_CHARACTERS: Final = 64
+_ANY: Final[Mapping[str, str]] = MappingProxyType({})
 _LATITUDE: Final = "Vehicle.CurrentLocation.Latitude"
 _LONGITUDE: Final = "Vehicle.CurrentLocation.Longitude"
 
@@ -81,17 +83,17 @@ class _Element(NamedTuple):
     around: Enclosing
 
 
-def compile_mappings(settings: Sequence[MappingSettings]) -> MessageParser:
-    """The parser of the agent's settings."""
-    return MappingParser(settings) if settings else MessageParser()
+def compile_mappings(settings: Sequence[MappingSettings], levels: Mapping[str, str] = _ANY) -> MessageParser:
+    """The parser of the agent's settings. `levels`: by name, levels of topics that have to be this text."""
+    return MappingParser(settings, levels) if settings else MessageParser()
 
 
 class MappingParser(MessageParser):
     """Reads messages with mappings, and all others by the vehicle's contract. Used by one thread, except `rows`."""
 
-    def __init__(self, settings: Sequence[MappingSettings]) -> None:
+    def __init__(self, settings: Sequence[MappingSettings], levels: Mapping[str, str] = _ANY) -> None:
         self._mappings = [CompiledMapping(one) for one in settings]
-        self._patterns = [TopicPattern(one.topic) for one in settings]
+        self._patterns = [TopicPattern(one.topic, levels) for one in settings]
         self.filters = tuple(pattern.filter for pattern in self._patterns)
         self._decoders = _shared_decoders(settings)
         self._routes: dict[str, Route | None] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 MAX_PATH_CHARACTERS: Final = 256
@@ -168,9 +169,12 @@ def _spread(reached: list[tuple[Any, Enclosing]]) -> list[tuple[Any, Enclosing]]
 
 
 class TopicPattern:
-    """A topic with named levels: `{name}` is a level that gets a name, `+` another one, a last `#` all that follow."""
+    """A topic with named levels: `{name}` is a level that gets a name, `+` another one, a last `#` all that follow.
 
-    def __init__(self, text: str) -> None:
+    `fixed`: by name, levels that have to be this text.
+    """
+
+    def __init__(self, text: str, fixed: Mapping[str, str] = MappingProxyType({})) -> None:
         """Raises ValueError."""
         levels = text.split("/")
         if not text or len(text) > 1024 or len(levels) > MAX_TOPIC_LEVELS or "\0" in text:
@@ -178,9 +182,13 @@ class TopicPattern:
         self.text = text
         self.is_open = levels[-1] == "#"
         """Whether further levels may follow."""
-        self.levels = tuple(None if _is_any(level) else level for level in levels[: len(levels) - self.is_open])
         self.names = {place: level[1:-1] for place, level in enumerate(levels) if level.startswith("{")}
         """The names of levels, by place."""
+        self.levels = tuple(
+            fixed.get(level[1:-1]) if level.startswith("{") else None if level == "+" else level
+            for level in levels[: len(levels) - self.is_open]
+        )
+        """What a topic has in each place; None: anything."""
         for level in levels:
             _check_level(level, text)
         if "#" in levels[:-1]:
@@ -217,10 +225,6 @@ class TopicPattern:
     def level_at(self, name: str) -> int | None:
         """The place of a named level."""
         return next((place for place, level in self.names.items() if level == name), None)
-
-
-def _is_any(level: str) -> bool:
-    return level == "+" or level.startswith("{")
 
 
 def _check_level(level: str, text: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
@@ -14,7 +14,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.push.pushed import PushRefused, merge_pushed
 from waybill.daemon.bounded_file import read_bounded
 from waybill.daemon.durable_file import replace_durably
-from waybill.settings import MAX_PUSHED_BYTES, MAX_TOML_BYTES, parse_toml, read_file
+from waybill.settings import MAX_PUSHED_BYTES
 
 RECORD_FILE: Final = "pushed.json"
 """The file of the PushRecord, in the buffer's folder."""
@@ -53,9 +53,10 @@ class PushTrial:
     A pushed text is effective from `begin` on, and stays so after `try_confirm`. `boot` identifies the device's boot.
     """
 
-    def __init__(self, config: Path, settings: AgentSettings, boot: str = "") -> None:
+    def __init__(self, tables: Mapping[str, Any], settings: AgentSettings, boot: str = "") -> None:
+        """`tables`: the parsed file of `settings`."""
         self._base = settings
-        self._tables = parse_toml(read_file(config).decode("utf-8-sig"), MAX_TOML_BYTES)
+        self._tables = tables
         self._operators = settings.push.operators
         self._file = settings.buffer.path / RECORD_FILE
         self._boot = boot

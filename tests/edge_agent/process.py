@@ -5,16 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from edge_agent.config import AgentSettings
+from edge_agent.devices import load_device
 from edge_agent.inspection import read_status
 from tests.waiting import PATIENCE
-from waybill.settings import load
 
 TENANT, DEVICE = "acme", "eu-0001"
 FIRST_MS = 1_767_603_422_000
@@ -30,7 +30,9 @@ class AgentProcess:
         *,
         tls: str = "",
         tenant: str = TENANT,
+        devices: Sequence[str] = (),
     ) -> None:
+        """`devices`: several ones instead of DEVICE."""
         self.environment: dict[str, str] = {}
         self.config = folder / "agent.toml"
         self.log = folder / "agent.log"
@@ -39,8 +41,10 @@ class AgentProcess:
             f"backoff_first_s = 0.1\nbackoff_max_s = 0.5\n{tls}\n"
             for region, port in uplink_ports.items()
         )
+        tables = [("[[devices]]", one) for one in devices] or [("[device]", DEVICE)]
+        who = "".join(f'{table}\nid = "{one}"\ntenant = "{tenant}"\n' for table, one in tables)
         self.config.write_text(
-            f'[device]\nid = "{DEVICE}"\ntenant = "{tenant}"\n'
+            f"{who}"
             f"[intake]\nport = {intake_port}\nbackoff_first_s = 0.1\nbackoff_max_s = 0.5\n"
             f'[buffer]\npath = "{folder}/buffer"\nprune_delay_s = 0.3\n'
             f"[drain]\nack_timeout_s = 3.0\n{extra}\n{uplinks}"
@@ -78,8 +82,8 @@ class AgentProcess:
             self._process.wait(10 * PATIENCE)
             raise
 
-    def status(self) -> dict[str, Any]:
-        return read_status(load(AgentSettings, self.config))
+    def status(self, device: str = "") -> dict[str, Any]:
+        return read_status(load_device(self.config, device))
 
 
 class VehicleSensors:

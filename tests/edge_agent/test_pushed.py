@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import AgentSettings
-from edge_agent.daemon import Daemon
+from edge_agent.device_runner import DeviceRunner
+from edge_agent.devices import load_devices
 from edge_agent.push.pushed import PushRefused
 from edge_agent.push.trial import RECORD_FILE, PushTrial, TrialEvaluator
 from tests.identity.makers import operator, operators_file
 from waybill.identity.signatures import sign_push
-from waybill.settings import load
 
 FILE = """
 insecure = true
@@ -61,7 +60,8 @@ def signed(version: int, text: str | bytes = SEVEN) -> bytes:
 
 
 def trial_of(config: Path, boot: str = "boot") -> PushTrial:
-    return PushTrial(config, load(AgentSettings, config), boot)
+    (device,) = load_devices(config)
+    return PushTrial(device.tables, device.settings, boot)
 
 
 def window(trial: PushTrial) -> int:
@@ -244,10 +244,12 @@ def test_settings_that_were_pushed_to_another_device_are_not_in_force(config: Pa
 
 
 @pytest.fixture
-def daemon(config: Path) -> Iterator[Daemon]:
-    it = Daemon(config, load(AgentSettings, config))
-    yield it
-    assert it._agent.stop(20)
+def runner(config: Path) -> Iterator[DeviceRunner]:
+    (device,) = load_devices(config)
+    runner = DeviceRunner(device, lambda: None)
+    runner.open()
+    yield runner
+    runner.close(20)
 
 
 class Sure:
@@ -255,35 +257,35 @@ class Sure:
         return "confirmed"
 
 
-def reports(daemon: Daemon) -> list[tuple[str, str]]:
-    answers = [json.loads(text) for text in daemon._agent.drainer.inbox.reports]
+def reports(runner: DeviceRunner) -> list[tuple[str, str]]:
+    answers = [json.loads(text) for text in runner.agent.drainer.inbox.reports]
     return [(one["outcome"], one["reason"].partition(":")[0]) for one in answers]
 
 
-def test_settings_that_the_agent_runs_with_to_the_end_of_the_trial_are_applied(daemon: Daemon) -> None:
-    daemon._try_pushed(signed(1))
-    assert daemon._state()["pushed_settings"] == "on trial"
-    assert daemon._agent.settings.drain.window == 7
-    daemon._evaluator = Sure()  # type: ignore[assignment]
-    daemon._tick(time.monotonic())
-    assert (reports(daemon), daemon._state()["pushed_settings"]) == ([("applied", "")], "in force")
+def test_settings_that_the_agent_runs_with_to_the_end_of_the_trial_are_applied(runner: DeviceRunner) -> None:
+    runner._try_pushed(signed(1))
+    assert runner.state()["pushed_settings"] == "on trial"
+    assert runner.agent.settings.drain.window == 7
+    runner._evaluator = Sure()  # type: ignore[assignment]
+    runner.tick(time.monotonic())
+    assert (reports(runner), runner.state()["pushed_settings"]) == ([("applied", "")], "in force")
 
 
-def test_a_trial_without_an_acknowledgement_is_taken_back_twice_and_then_refused(daemon: Daemon) -> None:
+def test_a_trial_without_an_acknowledgement_is_taken_back_twice_and_then_refused(runner: DeviceRunner) -> None:
     for outcome in ("taken back", "taken back", "refused"):
-        daemon._try_pushed(signed(1))
-        assert daemon._evaluator is not None
-        daemon._evaluator = TrialEvaluator(0.0, 0.0)
-        daemon._tick(time.monotonic())
-        assert reports(daemon) == [(outcome, "no region acknowledged with them")]
-        assert daemon._agent.settings.drain.window == 16
-    daemon._try_pushed(signed(1))
-    assert daemon._evaluator is None
+        runner._try_pushed(signed(1))
+        assert runner._evaluator is not None
+        runner._evaluator = TrialEvaluator(0.0, 0.0)
+        runner.tick(time.monotonic())
+        assert reports(runner) == [(outcome, "no region acknowledged with them")]
+        assert runner.agent.settings.drain.window == 16
+    runner._try_pushed(signed(1))
+    assert runner._evaluator is None
 
 
-def test_the_daemon_answers_why_it_refuses(daemon: Daemon) -> None:
-    daemon._try_pushed(SEVEN.encode())
-    assert reports(daemon) == [("refused", "unsigned")]
+def test_the_daemon_answers_why_it_refuses(runner: DeviceRunner) -> None:
+    runner._try_pushed(SEVEN.encode())
+    assert reports(runner) == [("refused", "unsigned")]
 
 
 def judged(*looks: tuple[float, bool, bool, bool]) -> str:

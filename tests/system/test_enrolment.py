@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -14,12 +15,13 @@ import pytest
 from deploy.local import MosquittoBroker, free_port
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import CertificateFolder, certificate_folder
-from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors
+from tests.edge_agent.process import DEVICE, FIRST_MS, TENANT, AgentProcess, VehicleSensors
 from tests.edge_agent.region import MqttRegion
 from tests.system.enrolment_region import EnrolmentRegion
 from tests.waiting import PATIENCE, wait_until
 from waybill.identity.claims import token_user
 from waybill.identity.registry import DeviceState
+from waybill.record import Position
 from waybill.settings import parse
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
@@ -172,3 +174,57 @@ def test_an_agent_stores_while_it_has_no_certificate_then_enrols_renews_and_lose
     assert not gateway.conflicts
     assert not gateway.errors
     assert [len(entry.certificates) for entry in region.history[:2]] == [1, 2], "the old serial stays listed"
+
+
+def test_trackers_behind_one_agent_are_streams_of_their_own_and_a_wrong_token_stops_only_its_own(
+    region: EnrolmentRegion, tmp_path: Path
+) -> None:
+    car = MosquittoBroker("car", tmp_path / "car")
+    car.start()
+    car.wait()
+    gateway = MqttRegion(region.data.port, "eu", tls=region.files("gateway@eu-1"))
+    trackers = ("tracker-1", "tracker-2", "tracker-3")
+    for one in trackers:
+        (tmp_path / one).write_text(region.expect_token(one) if one != "tracker-3" else "not-its-token")
+    extra = (
+        f"[status]\nport = 0\n[enrolment]\nhost = '127.0.0.1'\nport = {region.broker.port}\nca = '{region.root}'\n"
+        f"token_file = '{tmp_path}/{{device}}'\nbackoff_first_s = 0.2\nbackoff_max_s = 1.0\nanswer_timeout_s = 3.0\n"
+        '[[mappings]]\nname = "trackers"\npreset = "nested-json"\n'
+    )
+    tls = f"[uplinks.tls]\nca = '{region.root}'"
+    agent = AgentProcess(tmp_path, car.port, {"eu": region.data.port}, extra, tls=tls, devices=trackers)
+    vehicle = VehicleSensors(car.port)
+
+    def drive() -> None:
+        for number in range(10):
+            for place, one in enumerate(trackers):
+                fix = {"latitude": place, "longitude": number}
+                payload = json.dumps({"timestamp": FIRST_MS + number, "coords": fix})
+                vehicle.publish(f"devices/{one}/location", payload.encode())
+
+    def seqs(device: str) -> list[int]:
+        return sorted(seq for its, _, seq in gateway.records if its.endswith(device))
+
+    try:
+        agent.start()
+        assert wait_until(lambda: agent.log.read_text().count('"listening"') == 3)
+        drive()
+        assert gateway.wait_for(lambda _: [*map(seqs, trackers)] == [[*range(1, 11)]] * 2 + [[]], 30)
+        assert agent.stop(10) == 0
+        drive()
+        (tmp_path / "tracker-3").write_text(region.expect_token("tracker-3"))
+        agent.start()
+        assert gateway.wait_for(lambda _: [*map(seqs, trackers)] == [[*range(1, 21)]] * 3, 60)
+    finally:
+        vehicle.close()
+        agent.stop()
+        gateway.close()
+        car.stop()
+    bodies = [(device.rpartition("-")[2], record.body) for (device, _, _), record in gateway.records.items()]
+    assert {(device, body.latitude) for device, body in bodies if isinstance(body, Position)} == {
+        ("1", 0.0),
+        ("2", 1.0),
+        ("3", 2.0),
+    }
+    assert not gateway.conflicts
+    assert not gateway.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import sys
 import threading
@@ -91,6 +92,7 @@ def start_logging(settings: LogSettings, limit: LineLimit | None = None) -> Line
     as_json = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             limit,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -100,6 +102,11 @@ def start_logging(settings: LogSettings, limit: LineLimit | None = None) -> Line
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
     return limit
+
+
+def log_thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    """A daemon thread whose lines have the values that are bound for this one: `structlog.contextvars`."""
+    return threading.Thread(target=contextvars.copy_context().run, args=(run,), name=name, daemon=True)
 
 
 def _cut(value: Any) -> Any:

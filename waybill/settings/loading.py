@@ -108,11 +108,15 @@ def read_text(path: Path) -> str:
 
 def parse(model: type[Made], text: str, source: str) -> Made:
     """The settings of a TOML text; `source` names it in errors. Raises SettingsError."""
+    return validate(model, parse_tables(text, source), source)
+
+
+def parse_tables(text: str, source: str) -> dict[str, Any]:
+    """The tables of a TOML text; `source` names it in errors. Raises SettingsError."""
     try:
-        tables = parse_toml(text)
+        return parse_toml(text)
     except ValueError as error:
         raise SettingsError(source, [f"is not valid TOML: {error}"[:MAX_PROBLEM_CHARACTERS]]) from error
-    return validate(model, tables, source)
 
 
 def validate(model: type[Made], tables: dict[str, Any], source: str) -> Made:
