@@ -120,7 +120,7 @@ def test_each_form_is_marked_and_has_no_number(running: BilledLake, tmp_path: Pa
 def test_ubl_is_refused_because_it_would_be_booked(running: BilledLake) -> None:
     result = run(running, "--period", "2026-03", "--form", "ubl")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "no invoice" in " ".join(result.stderr.split())
+    assert "is not an invoice" in " ".join(result.stderr.split())
 
 
 def test_a_payer_that_cannot_be_rated_has_no_preview_and_holds_up_no_other(running: BilledLake) -> None:
