@@ -26,7 +26,7 @@ from edge_agent.enrolment.certificates import (
 )
 from edge_agent.errors import StoreInUse
 from edge_agent.intake.intake_loop import IntakeLoop
-from edge_agent.intake.messages import NONE, MessageParser
+from edge_agent.intake.messages import NONE, SILENT_S, MessageParser
 from edge_agent.intake.record_intake import Intake, IntakeParts
 from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.clock_correction import ClockCorrector
@@ -35,7 +35,7 @@ from edge_agent.store.epochs import next_epoch
 from edge_agent.store.retention import BufferRetention
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
-from edge_agent.vehicle_broker import KEEPS
+from edge_agent.vehicle_broker import KEEPS, REFUSED, UNPROVEN
 from waybill.daemon.logs import log_thread
 from waybill.daemon.process import resident_bytes
 
@@ -77,6 +77,8 @@ def current_state(agent: Agent) -> dict[str, Any]:
         **counters_of(agent),
         "local_broker": intake.connected,
         "vehicle_broker": intake.broker_watch.state(time.monotonic()),
+        "arrivals": intake.arrivals.state(time.monotonic()),
+        "arrivals_proven": intake.arrivals.state(time.monotonic()) not in {REFUSED, UNPROVEN},
         "unreadable": agent.intake.unreadable.rows(),
         "mappings": agent.intake.parser.rows(),
         "messages_readable": agent.intake.unreadable.state(time.monotonic()) != NONE,
@@ -138,14 +140,19 @@ def health_state(agent: Agent) -> dict[str, Any]:
     certificate = certificate_state(agent.settings, time.time())["certificate"]
     vehicle_broker = agent.intake_loop.broker_watch.state(time.monotonic())
     messages = agent.intake.unreadable.state(time.monotonic())
+    arrivals = agent.intake_loop.arrivals.state(time.monotonic())
     is_kept = (vehicle_broker, buffer) == (KEEPS, "stores") and messages != NONE
-    near = alive and local and is_kept and certificate not in {"none", "expired"}
+    is_timed = arrivals not in {REFUSED, UNPROVEN}
+    silent = [one["mapping"] for one in agent.intake.parser.rows() if one["silent_s"] >= SILENT_S]
+    near = alive and local and is_kept and is_timed and certificate not in {"none", "expired"}
     return {
         "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
         "threads": alive,
         "local_broker": local,
         "vehicle_broker": vehicle_broker,
         "messages": messages,
+        "arrivals": arrivals,
+        "mappings": f"no record: {', '.join(silent)}" if silent else "read",
         "buffer": buffer,
         "uplink": uplink,
         "certificate": certificate,

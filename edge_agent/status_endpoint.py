@@ -74,6 +74,10 @@ GAUGES = {
         "waybill_agent_messages_readable",
         "0 when no message of the vehicle can be read, of the last ten minutes",
     ),
+    "arrivals_proven": (
+        "waybill_agent_arrivals_proven",
+        "0 when the vehicle's broker does not let the agent find out which messages waited there",
+    ),
     "vehicle_broker_dropped": (
         "waybill_agent_vehicle_broker_dropped_messages",
         "Messages that the vehicle's broker dropped since its start, for the agent or another client",

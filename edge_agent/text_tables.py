@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -13,8 +13,8 @@ from rich.table import Column, Table
 from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreError
 from edge_agent.inspection import is_running, read_status
-from edge_agent.intake.messages import MEMBERS
-from edge_agent.vehicle_broker import KEEPS
+from edge_agent.intake.messages import MEMBERS, SILENT_S
+from edge_agent.vehicle_broker import ARRIVED_TOPIC, KEEPS, REFUSED, UNPROVEN, WAITED
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings.text import name_advice, printable
 
@@ -148,6 +148,8 @@ def _facts(state: dict[str, Any]) -> dict[str, str]:
         "link problem": state.get("uplink_problem") or "",
         "pause": f"asked for by the gateway, {_duration(paused_s)} left" if paused_s else "",
         "vehicle's broker": _vehicle_broker(state),
+        "arrival times": _ARRIVALS.get(state.get("arrivals", ""), ""),
+        "mappings without records": _silent_mappings(state),
         "certificate": state.get("certificate_problem") or certificate,
         "acknowledged": f"{state['acknowledged']:,} records",
         "refused": f"{state['retrying']:,} batches, tried again" if state.get("retrying") else "",
@@ -159,6 +161,23 @@ def _facts(state: dict[str, Any]) -> dict[str, str]:
         "refused reloads": f"{refused:,}, see the log" if refused else "",
         "buffer": f"epoch {state['epoch']}, last number {state['head']:,}",
     }
+
+
+_NOT_TIMED: Final = (
+    "so messages without a time of their own stay raw once they may have waited: let the agent's user publish and read "
+    f"{ARRIVED_TOPIC} at the vehicle's broker"
+)
+_ARRIVALS: Final = {
+    WAITED: "messages that waited at the vehicle's broker are being read; those without a time of their own stay raw",
+    REFUSED: f"the broker refuses the agent's marker, {_NOT_TIMED}",
+    UNPROVEN: f"the agent's marker does not come back, {_NOT_TIMED}",
+}
+
+
+def _silent_mappings(state: dict[str, Any]) -> str:
+    silent = [(one["mapping"], one["silent_s"]) for one in state.get("mappings", ()) if one["silent_s"] >= SILENT_S]
+    names = ", ".join(f"{name} ({_duration(silent_s)})" for name, silent_s in silent)
+    return f"{names}: see the last refusal, and `edge-agent map listen`" if names else ""
 
 
 def _vehicle_broker(state: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The vehicle's own broker: a configuration that queues messages on disk, and a watch over its losses.
+"""The vehicle's own broker: a configuration that queues messages on disk, and watches over its losses and its queue.
 
 A sensor gets its PUBACK from the broker before the agent has the message. No record id exists yet, so no gap shows what
 the broker drops.
@@ -7,7 +7,9 @@ the broker drops.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Final
 
 import structlog
@@ -91,6 +93,100 @@ class BrokerWatch:
         """`keeps`, or what the broker lost in the last SHOWN_S."""
         lately = [what for what, at_s in self._lost_at_s.items() if now_s - at_s < SHOWN_S]
         return max(lately, key=self._lost_at_s.__getitem__, default=KEEPS)
+
+
+ARRIVED_TOPIC: Final = "waybill/agent/arrived"
+"""The agent publishes markers here for itself. Messages of this topic are never records."""
+MAX_LATE_S: Final = 5.0
+"""A marker that took longer proves nothing about the messages behind it."""
+MAX_WAIT_S: Final = 60.0
+"""The longest time between two markers while none comes back."""
+PROBED_EVERY_S: Final = 1.0
+UNPROVEN_S: Final = 300.0
+"""How long markers may be missing before the agent is unhealthy: the time to read a large queue."""
+KNOWN, WAITED, UNPROVEN, REFUSED = "known", "queued", "unproven", "refused"
+
+
+class ArrivalMarker:
+    """Finds out whether a message reaches the agent when it reaches the broker, or has waited in the broker's queue.
+
+    The queue is FIFO: a marker of the agent's own comes back behind everything that waited before it. What follows the
+    marker is at most as late as the marker itself, so only one that came back within MAX_LATE_S is a proof. Pure; times
+    by the monotonic clock.
+    """
+
+    def __init__(self, random: Random, *, is_needed: bool) -> None:
+        """`is_needed`: some message may get the time of its arrival."""
+        self.is_needed = is_needed
+        self.are_known = True
+        """Whether a message may get the time of its arrival now."""
+        self._random = random
+        self._is_wanted = self._is_probing = self._is_refused = False
+        self._nonce = b""
+        self._sent_s = self._wanted_s = self._proven_s = -math.inf
+        self._wait_s = MAX_LATE_S
+
+    def on_connected(self, now_s: float, *, resumed: bool) -> None:
+        """`resumed`: the broker knows the session, so messages may have waited. A marker is due in any case: it shows
+        in time whether the broker accepts it.
+        """
+        self._is_wanted = self._is_probing = self._is_refused = False
+        self._want(now_s)
+        self.are_known = not (self.is_needed and resumed)
+
+    def on_stall(self, now_s: float) -> None:
+        """The agent read nothing for longer than MAX_LATE_S."""
+        self._want(now_s)
+        self.are_known = not self.is_needed
+
+    def on_full_window(self, now_s: float) -> None:
+        """So many messages are unacknowledged that the broker may hold back others: a late marker will tell."""
+        if now_s >= self._proven_s + PROBED_EVERY_S:
+            self._want(now_s)
+            self._is_probing = self._is_wanted
+
+    def take_publication(self, now_s: float) -> bytes | None:
+        """The payload of the marker to publish now, if one is due."""
+        if not self._is_wanted:
+            return None
+        if self._nonce:
+            waited_s = now_s - self._sent_s
+            if self._is_probing and waited_s > MAX_LATE_S:
+                self.are_known = False
+            if waited_s < self._wait_s:
+                return None
+            self._wait_s = min(2 * self._wait_s, MAX_WAIT_S)
+        # A marker of another connection may still be in the queue.
+        self._nonce, self._sent_s = b"%016x" % self._random.getrandbits(64), now_s
+        return self._nonce
+
+    def on_answer(self, *, is_accepted: bool) -> None:
+        """The broker's PUBACK of a marker."""
+        self._is_refused = not is_accepted
+
+    def on_received(self, payload: bytes, now_s: float) -> None:
+        """A marker came: the newest one, an older one, or something that another client published there."""
+        if not self._nonce or payload != self._nonce:
+            return
+        self._nonce = b""
+        if now_s - self._sent_s <= MAX_LATE_S:
+            self._is_wanted = self._is_probing = self._is_refused = False
+            self.are_known, self._proven_s = True, now_s
+        elif self._is_probing:
+            self.are_known = False
+
+    def state(self, now_s: float) -> str:
+        """`known`; `queued`: the broker's queue is being read; `refused`, or `unproven`: no marker comes back."""
+        if self._is_wanted and self._is_refused:
+            return REFUSED
+        if self._is_wanted and now_s - self._wanted_s >= UNPROVEN_S:
+            return UNPROVEN
+        return KNOWN if self.are_known else WAITED
+
+    def _want(self, now_s: float) -> None:
+        if self.is_needed and not self._is_wanted:
+            self._is_wanted, self._wanted_s = True, now_s
+            self._nonce, self._wait_s = b"", MAX_LATE_S
 
 
 def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:

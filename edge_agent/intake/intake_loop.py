@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -14,9 +15,19 @@ from edge_agent.config import IntakeSettings
 from edge_agent.errors import LinkError
 from edge_agent.intake.record_intake import Intake
 from edge_agent.uplink.mqtt_session import MqttSession
-from edge_agent.vehicle_broker import DROPPED_TOPIC, BrokerWatch
+from edge_agent.vehicle_broker import (
+    ARRIVED_TOPIC,
+    DROPPED_TOPIC,
+    KNOWN,
+    MAX_LATE_S,
+    REFUSED,
+    UNPROVEN,
+    ArrivalMarker,
+    BrokerWatch,
+)
 from waybill.daemon.backoff import Backoff
 from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
+from waybill.record import NO_ARRIVAL
 
 log = structlog.get_logger("edge_agent.intake")
 
@@ -50,6 +61,9 @@ class IntakeLoop:
         self._stopping = threading.Event()
         self.connected = False
         self.broker_watch = BrokerWatch(intake.kept_counters)
+        self.arrivals = ArrivalMarker(random, is_needed=intake.parser.needs_arrivals)
+        self._logged_arrivals = KNOWN
+        self._polled_s = -math.inf
         self.heartbeat_s = time.monotonic()
         """When the thread was last seen alive, by the monotonic clock."""
 
@@ -95,13 +109,20 @@ class IntakeLoop:
         self.broker_watch.on_connected(time.monotonic(), resumed=session.session_present, was_connected=was_connected)
         self.intake.on_connected(resumed=session.session_present)
         self._subscribe(session)
+        self._polled_s = time.monotonic()
+        self.arrivals.on_connected(self._polled_s, resumed=session.session_present)
         while not self._stopping.is_set():
             late_s = self.intake.add_late_records(time.monotonic())
             due_s = self.intake.due_in(time.monotonic())
             if due_s == 0 or self.intake.is_full:
                 self._commit(session)
             waits_s = [one for one in (due_s, late_s) if one is not None]
+            if self.arrivals.is_needed:
+                self._prove_arrivals(session)
             session.poll(min(waits_s, default=LONGEST_WAIT_S))
+            self._polled_s = time.monotonic()
+            if self.intake.unacknowledged >= settings.receive_maximum:
+                self.arrivals.on_full_window(self._polled_s)
             if session.is_subscribed and not self.connected:
                 self.connected = True
                 self._backoff.reset()
@@ -119,27 +140,66 @@ class IntakeLoop:
         """Makes the session's filters those of the settings. `poll` gets the answers."""
         known = self.intake.subscriptions() if session.session_present else set()
         # Before the broker has them: after a crash, each filter of its session must be known.
-        self.intake.store_subscriptions(known | {*self._topics})
+        self.intake.store_subscriptions(known | self._filters)
         # A filter of former settings would deliver each message twice. One at a time, so that one refusal counts alone.
-        for topic in sorted(known.difference(self._topics)):
+        # Before the new ones: a message in between is lost, but one that came twice would be billed twice.
+        for topic in sorted(known - self._filters):
             session.unsubscribe(topic)
         # Without waiting: a broker sends queued messages before its answer, and those must be committed.
         for topic in self._topics:
             session.subscribe(topic, takes_retained=False)
         session.watch(DROPPED_TOPIC)
+        if self.arrivals.is_needed:
+            session.watch(ARRIVED_TOPIC, qos=1)
 
     def _store_subscriptions(self, session: MqttSession) -> None:
         if session.kept_topics:
             log.warning("the broker keeps former subscriptions", topics=sorted(session.kept_topics))
-        self.intake.store_subscriptions(session.kept_topics.union(self._topics))
+        self.intake.store_subscriptions(session.kept_topics | self._filters)
+
+    @property
+    def _filters(self) -> set[str]:
+        """The filters of the session that outlive a connection."""
+        return {*self._topics, ARRIVED_TOPIC} if self.arrivals.is_needed else {*self._topics}
+
+    def _prove_arrivals(self, session: MqttSession) -> None:
+        """Publishes a marker if one is due. Call it before each `poll`: nothing was read since the last one."""
+        now_s = time.monotonic()
+        if now_s - self._polled_s > MAX_LATE_S:
+            self.arrivals.on_stall(now_s)
+        for _, reason in session.take_publish_results():
+            self.arrivals.on_answer(is_accepted=reason.value == 0)
+        marker = self.arrivals.take_publication(now_s)
+        if marker is not None:
+            session.publish(ARRIVED_TOPIC, marker)
+        self.intake.knows_arrivals = self.arrivals.are_known
+        state = self.arrivals.state(now_s)
+        if state == self._logged_arrivals:
+            return
+        self._logged_arrivals = state
+        raw = self.intake.counters.malformed.get(NO_ARRIVAL, 0)
+        if state in {REFUSED, UNPROVEN}:
+            advice = f"the vehicle's broker must let this user publish and read {ARRIVED_TOPIC}"
+            log.warning("messages without a time of their own cannot be timed", arrivals=state, raw=raw, advice=advice)
+        else:
+            log.info("messages without a time of their own", arrivals=state, raw=raw)
 
     def _on_message(self, message: MqttMessage) -> None:
         if message.topic == DROPPED_TOPIC:
             self.broker_watch.on_dropped(message.payload, time.monotonic(), self._wall_ms())
             return
+        if message.topic == ARRIVED_TOPIC:
+            self._on_marker(message)
+            return
         if self.intake.receive(message, time.monotonic()):
             assert self._session is not None
             self._session.acknowledge(message.mid)
+
+    def _on_marker(self, message: MqttMessage) -> None:
+        assert self._session is not None
+        self._session.acknowledge(message.mid)
+        self.arrivals.on_received(message.payload, time.monotonic())
+        self.intake.knows_arrivals = self.arrivals.are_known
 
     def _declare_dropped(self) -> None:
         # after a failed commit a waiting record declares it already

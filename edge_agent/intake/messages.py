@@ -56,6 +56,8 @@ OTHER_TOPICS: Final = "(other topics)"
 SAMPLE_CHARACTERS: Final = 80
 SHOWN_S: Final = 600.0
 """How long an unreadable message affects `state`."""
+SILENT_S: Final = 600.0
+"""A mapping that reads messages for so long without a record is shown as a warning."""
 READABLE, SOME, NONE = "readable", "some unreadable", "none readable"
 
 
@@ -182,6 +184,8 @@ class MessageParser:
 
     filters: tuple[str, ...] = ()
     """The MQTT filters of messages that it reads besides those of the contract."""
+    needs_arrivals = False
+    """Whether a message may get the time of its arrival."""
 
     def parse(self, topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed, ...]:
         """The records of a message, as `parse_message`. Changes nothing."""
@@ -192,6 +196,10 @@ class MessageParser:
 
         `arrival_us`: when the message came, by the monotonic clock.
         """
+        return parsed
+
+    def without_arrival(self, parsed: tuple[Parsed, ...], topic: str, payload: bytes) -> tuple[Parsed, ...]:  # noqa: ARG002
+        """The records of a message that may have waited at the broker. Call it before `accept`."""
         return parsed
 
     def due_in(self, now_us: int) -> float | None:  # noqa: ARG002 - contract messages wait for nothing

@@ -198,10 +198,17 @@ class Intake:
         self.unreadable = UnreadableMessages()
         self.is_failing = False
         """Whether the last commit failed."""
+        self.knows_arrivals = True
+        """Whether messages come when they reach the broker. Otherwise those without a time of their own stay raw."""
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages whose PUBACK waits for a commit."""
+        return len(self._mids)
 
     @property
     def kept_counters(self) -> BufferCounters:
@@ -350,6 +357,8 @@ class Intake:
     def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: tuple[Parsed, ...], now_s: float) -> None:
         topic = message.topic
         wall_us, monotonic_us = self.check_clocks()
+        if not self.knows_arrivals:
+            parsed = self.parser.without_arrival(parsed, topic, message.payload)
         parsed = self.parser.accept(parsed, topic, monotonic_us)
         is_urgent = False
         for place, one in enumerate(parsed):

@@ -523,6 +523,10 @@ class CompiledMapping:
             left_out.append("position")
         return bodies, self._time(element, around, levels)
 
+    def may_read(self, element: Any, around: Enclosing, levels: Levels) -> bool:
+        """Whether the mapping's conditions hold for an element."""
+        return self._test is None or self._test(element, around, levels)
+
     def join_key(self, levels: Levels) -> tuple[str, ...]:
         """What distinguishes the torn positions of a mapping: the levels that do not tell the halves apart."""
         return tuple(levels[name] for name in self._key)

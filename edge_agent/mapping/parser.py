@@ -27,8 +27,18 @@ from edge_agent.mapping.formats import (
 )
 from edge_agent.mapping.join import JoinedPosition, PositionJoin
 from edge_agent.mapping.paths import Enclosing, TopicPattern, elements_of
-from edge_agent.mapping.settings import MappingSettings
-from waybill.record import MAX_RAW_BYTES, NO_MAPPING, Body, Event, Position, Raw, Signal, vehicle_contract_topic
+from edge_agent.mapping.settings import VEHICLE_NAMES, MappingSettings
+from waybill.record import (
+    MAX_RAW_BYTES,
+    NO_ARRIVAL,
+    NO_MAPPING,
+    Body,
+    Event,
+    Position,
+    Raw,
+    Signal,
+    vehicle_contract_topic,
+)
 
 HELD: Final = "+held"
 MAX_ROUTES: Final = 1024
@@ -42,7 +52,10 @@ _LONGITUDE: Final = "Vehicle.CurrentLocation.Longitude"
 
 @dataclass(slots=True)
 class MappingCounters:
-    """Messages of one mapping since the settings were loaded. `last_refusal`: reason and beginning of the message."""
+    """Messages of one mapping since the settings were loaded. `last_refusal`: reason and beginning of the message.
+
+    `silent_from_us`, `latest_us`: when the first message since the last record came, and the last message.
+    """
 
     mapping: str
     messages: int = 0
@@ -50,6 +63,26 @@ class MappingCounters:
     refused: int = 0
     last_refusal: str = ""
     sample: str = ""
+    silent_from_us: int | None = None
+    latest_us: int = 0
+
+    def refuse(self, one: Parsed) -> None:
+        self.refused += 1
+        self.last_refusal = f"{one.malformed}: {one.detail}" if one.detail else one.malformed
+        self.sample = printable_sample(one.payload)
+
+    def advance(self, arrival_us: int, *, is_read: bool) -> None:
+        """`is_read`: a message of its topics became a record."""
+        self.latest_us = arrival_us
+        if is_read:
+            self.silent_from_us = None
+        elif self.silent_from_us is None:
+            self.silent_from_us = arrival_us
+
+    def row(self) -> dict[str, Any]:
+        about = asdict(self)
+        silent_from_us, latest_us = about.pop("silent_from_us"), about.pop("latest_us")
+        return about | {"silent_s": 0.0 if silent_from_us is None else (latest_us - silent_from_us) / 1_000_000}
 
 
 class Candidate(NamedTuple):
@@ -108,6 +141,8 @@ class MappingParser(MessageParser):
             if (join := one.settings.join) is not None and (position := one.settings.position) is not None
         }
         self._late: list[LateRecord] = []
+        self._feeds = {one.label: FeedVehicle() for one in self._mappings if one.settings.may_mix_vehicles}
+        self.needs_arrivals = any(one.time.else_ == "arrival" for one in settings)
 
     def parse(self, topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed, ...]:
         route = self._routes[topic] if topic in self._routes else self._new_route(topic)
@@ -149,8 +184,8 @@ class MappingParser(MessageParser):
         elements: list[_Element] = []
         for candidate in candidates:
             own = _elements(candidate.mapping, value)
-            if len(own) > MAX_ELEMENTS:
-                return self._raw(topic, payload, candidate, Refusal("each", "too-many"))
+            if (refusal := self._refusal_of(candidate, own)) is not None:
+                return self._raw(topic, payload, candidate, refusal)
             # What cannot be decoded is refused once, by the first mapping.
             elements += [
                 _Element(candidate, *one)
@@ -180,6 +215,14 @@ class MappingParser(MessageParser):
         if len(refusals) == len(found):
             return self._raw(topic, payload, *refusals[0])
         return tuple(found)
+
+    def _refusal_of(self, candidate: Candidate, elements: Sequence[tuple[Any, Enclosing]]) -> Refusal | None:
+        """Why these elements cannot be read together, if they cannot."""
+        if len(elements) > MAX_ELEMENTS:
+            return Refusal("each", "too-many")
+        feed = self._feeds.get(candidate.mapping.label)
+        is_mixed = feed is not None and feed.is_mixed(candidate, elements)
+        return Refusal("vehicle", "several", _SEVERAL) if is_mixed else None
 
     def _records(self, candidate: Candidate, element: Any, around: Enclosing, payload: bytes) -> list[Parsed] | None:
         mapping, levels = candidate
@@ -212,8 +255,27 @@ class MappingParser(MessageParser):
         (raw,) = _raw(topic, payload, candidate, refusal)
         return (raw._replace(torn=self._no_place(candidate)),)
 
+    def without_arrival(self, parsed: tuple[Parsed, ...], topic: str, payload: bytes) -> tuple[Parsed, ...]:
+        untimed = [one for one in parsed if _needs_arrival(one)]
+        for one in untimed:
+            # A half that waited belongs to no other one.
+            if isinstance(one.torn, TornPart):
+                one.torn.join.clear(one.torn.key)
+        if untimed and len(untimed) == len(parsed):
+            return (_queued(topic, payload, untimed[0]),)
+        found: list[Parsed] = []
+        element: bytes | None = None
+        for one in parsed:
+            if not _needs_arrival(one):
+                found.append(one)
+            elif one.payload is not element:
+                element = one.payload
+                found.append(_queued(topic, element, one))
+        return tuple(found)
+
     def accept(self, parsed: tuple[Parsed, ...], topic: str, arrival_us: int) -> tuple[Parsed, ...]:
         counted = ""
+        is_read = False
         for one in parsed:
             if not one.mapping:
                 continue
@@ -221,14 +283,25 @@ class MappingParser(MessageParser):
             counters.messages += counted != one.mapping
             counted = one.mapping
             if one.malformed:
-                counters.refused += 1
-                counters.last_refusal = f"{one.malformed}: {one.detail}" if one.detail else one.malformed
-                counters.sample = printable_sample(one.payload)
+                counters.refuse(one)
             else:
                 counters.records += 1
+                is_read = True
             if one.torn is not None:
                 self._join(one, topic, arrival_us)
+        if counted or parsed[0].malformed == NO_MAPPING:
+            self._advance(topic, parsed[0], arrival_us, is_counted=counted != "", is_read=is_read)
         return parsed
+
+    def _advance(self, topic: str, first: Parsed, arrival_us: int, *, is_counted: bool, is_read: bool) -> None:
+        """A message counts for all mappings that may read its topic: what none of them reads, each of them refuses."""
+        route = self._routes[topic] if topic in self._routes else self._new_route(topic)
+        for candidate in () if route is None else route.candidates:
+            counters = self._counters[candidate.mapping.label]
+            counters.advance(arrival_us, is_read=is_read)
+            if not is_counted:
+                counters.messages += 1
+                counters.refuse(first)
 
     def _join(self, one: Parsed, topic: str, arrival_us: int) -> None:
         assert isinstance(one.torn, TornPart)
@@ -255,11 +328,13 @@ class MappingParser(MessageParser):
         late, self._late = self._late, []
         late += [_late(position) for join in self._joins.values() for position in join.expire(now_us)]
         for one in late:
-            self._counters[one.parsed.mapping.removesuffix(HELD)].records += 1
+            counters = self._counters[one.parsed.mapping.removesuffix(HELD)]
+            counters.records += 1
+            counters.silent_from_us = None
         return late
 
     def rows(self) -> list[dict[str, Any]]:
-        return [asdict(one) for one in self._counters.values()]
+        return [one.row() for one in self._counters.values()]
 
     def _new_route(self, topic: str) -> Route | None:
         route = self._route(topic)
@@ -308,6 +383,54 @@ def _payload_of(element: Any) -> bytes:
     if isinstance(element, Undecodable):
         return element.payload
     return json.dumps(element, separators=(",", ":")).encode()
+
+
+_SEVERAL: Final = 'the feed has several vehicles: add when = [{ path = "vehicle.vehicle.id", is = "…" }]'
+MAX_VEHICLE_CHARACTERS: Final = 256
+
+
+class FeedVehicle:
+    """The vehicle of a GTFS feed, for a mapping whose conditions name none: its positions would make one track.
+
+    After a second vehicle nothing is read any more, because the first one may be the wrong one.
+    """
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._is_mixed = False
+
+    def is_mixed(self, candidate: Candidate, elements: Sequence[tuple[Any, Enclosing]]) -> bool:
+        """Whether the feed has had several vehicles, in these elements of a message or in those before."""
+        mapping, levels = candidate
+        entities = [one for one, around in elements if _has_place(one) and mapping.may_read(one, around, levels)]
+        names = {_vehicle_name(one) for one in entities}
+        # The id of an entity names it in its message only.
+        unnamed = {str(one.get("id")) for one in entities} if names == {""} else {""}
+        known = {*names, self._name} - {""}
+        self._is_mixed = self._is_mixed or len(names) > 1 or len(known) > 1 or len(unnamed) > 1
+        self._name = next(iter(known), "")
+        return self._is_mixed
+
+
+def _has_place(entity: Any) -> bool:
+    return isinstance(entity, dict) and not entity.get("is_deleted") and "position" in entity.get("vehicle", {})
+
+
+def _vehicle_name(entity: dict[str, Any]) -> str:
+    about = entity.get("vehicle", {}).get("vehicle", {})
+    return next((str(about[name])[:MAX_VEHICLE_CHARACTERS] for name in VEHICLE_NAMES if about.get(name)), "")
+
+
+def _needs_arrival(one: Parsed) -> bool:
+    return one.device_time_us is None and one.mapping != "" and not one.malformed
+
+
+_QUEUED: Final = "it may have waited at the vehicle's broker, and it has no time of its own"
+
+
+def _queued(topic: str, payload: bytes, one: Parsed) -> Parsed:
+    raw = Raw(topic=topic, payload=payload, reason=NO_ARRIVAL)
+    return Parsed(raw, None, NO_ARRIVAL, payload, detail=_QUEUED, mapping=one.mapping)
 
 
 _TOO_LARGE: Final = "the message repeats a text in too many records"

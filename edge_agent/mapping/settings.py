@@ -38,6 +38,8 @@ EXTRAS = {
 """Formats that need a package outside of the extra `edge`, and the extra that brings it."""
 SPARKPLUG_NAMESPACE = "spBv1.0"
 """The level of the topic before the group, the kind of message, the edge node and the device."""
+VEHICLE_NAMES = ("id", "label", "license_plate")
+"""What may name the vehicle of a GTFS entity, the best one first."""
 TimeUnit = Literal["s", "ms", "us", "ns", "iso"]
 _DIGEST_CHARACTERS = 8
 
@@ -415,6 +417,12 @@ class MappingSettings(_Model):
             for condition in getattr(part, "when", ()):
                 if condition.path is not None:
                     yield f"{place}.when".lstrip("."), condition, condition.path
+
+    @property
+    def may_mix_vehicles(self) -> bool:
+        """Whether messages hold the positions of many vehicles, and no condition chooses one of them."""
+        named = {f"vehicle.vehicle.{name}" for name in VEHICLE_NAMES} | {"id"}
+        return self.format == "gtfs-realtime" and not any(one.path in named for one in self.when)
 
     @property
     def form(self) -> tuple[Any, ...]:

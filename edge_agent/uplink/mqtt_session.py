@@ -156,9 +156,9 @@ class MqttSession:
         self.kept_topics.add(topic)
         self._subscribed_by_s = time.monotonic() + self._broker.connect_timeout_s
 
-    def watch(self, topic: str) -> None:
-        """Subscribes with QoS 0 to a topic of the broker's own; a refusal is ignored."""
-        _, mid = self._client.subscribe(topic, options=SubscribeOptions(qos=0))
+    def watch(self, topic: str, qos: int = 0) -> None:
+        """Subscribes to a topic that no sensor uses; a refusal is ignored."""
+        _, mid = self._client.subscribe(topic, options=SubscribeOptions(qos=qos))
         self._watching.add(mid)
 
     @property

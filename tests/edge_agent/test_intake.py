@@ -3,12 +3,13 @@
 import json
 from itertools import accumulate, pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.agent import Agent, buffer_state, health_state
+from edge_agent.agent import Agent, buffer_state, current_state, health_state
 from edge_agent.config import DEFAULT_CLASSES, AgentSettings
 from edge_agent.intake import record_intake
 from edge_agent.intake.messages import (
@@ -35,6 +36,7 @@ from edge_agent.store.batch_rows import (
     unpack_arrivals,
 )
 from edge_agent.text_tables import print_status
+from edge_agent.vehicle_broker import ArrivalMarker
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import DEVICE, missing_in, open_buffer, pending_record, stored_bytes
 from tests.examples import examples
@@ -346,6 +348,25 @@ def test_an_agent_that_does_not_store_is_not_healthy_whatever_the_uplink_says(tm
     assert health_state(it)["healthy"] is (True if uplink == "acknowledges" else None)
     monkeypatch.setattr("edge_agent.agent.buffer_state", lambda _: state)
     assert health_state(it)["healthy"] is False
+    it.buffer.close()
+
+
+def test_an_agent_that_cannot_time_messages_is_not_healthy_and_names_the_way_out(tmp_path, monkeypatch, capsys):
+    it = agent(tmp_path)
+    it.intake_loop.connected = True
+    monkeypatch.setattr("edge_agent.agent.is_alive", lambda _: True)
+    monkeypatch.setattr("edge_agent.agent.uplink_state", lambda _: "acknowledges")
+    marker = it.intake_loop.arrivals = ArrivalMarker(Random(7), is_needed=True)
+    marker.on_connected(0.0, resumed=False)
+    marker.on_answer(is_accepted=False)
+    assert (health_state(it)["arrivals"], health_state(it)["healthy"]) == ("refused", False)
+    silent = {"mapping": "phones", "silent_s": 700.0, "messages": 9, "records": 0, "refused": 9}
+    state = current_state(it) | {"mappings": [silent | {"last_refusal": "", "sample": ""}], "uptime_s": 0}
+    known = {"tenant": "acme", "device": "bus", "running": True, "epoch": 1, "head": 2, "classes": {}, "counters": {}}
+    print_status(state | known | {"acknowledged": 0, "dead_letter_records": 0, "gaps": 0})
+    printed = "".join(capsys.readouterr().out.split())
+    assert "waybill/agent/arrived" in printed.replace("│", "")
+    assert "phones(11min)" in printed
     it.buffer.close()
 
 

@@ -1,6 +1,8 @@
 """The vehicle's own broker: how it is set up, and what is seen of what it lost."""
 
 import json
+from collections import deque
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,14 @@ from edge_agent.vehicle_broker import (
     DROPPED,
     FORGOT,
     KEEPS,
+    KNOWN,
+    MAX_LATE_S,
+    REFUSED,
     SHOWN_S,
+    UNPROVEN,
+    UNPROVEN_S,
+    WAITED,
+    ArrivalMarker,
     BrokerWatch,
     broker_conf,
 )
@@ -72,3 +81,83 @@ def test_what_the_broker_drops_is_declared_once_however_often_agent_and_broker_s
         assert watch.dropped == (last or 0)
     declaration = watch.take_declaration(now_s + 2 * DECLARED_EVERY_S, lambda: WALL_MS)
     assert declared + (json.loads(declaration[0].attributes)["messages"] if declaration else 0) == dropped
+
+
+def resumed_marker() -> tuple[ArrivalMarker, bytes]:
+    marker = ArrivalMarker(Random(7), is_needed=True)
+    marker.on_connected(0.0, resumed=True)
+    nonce = marker.take_publication(0.0)
+    assert nonce is not None
+    assert (marker.are_known, marker.state(0.0), marker.take_publication(1.0)) == (False, WAITED, None)
+    return marker, nonce
+
+
+def test_only_the_newest_marker_that_comes_back_in_time_is_a_proof():
+    marker, nonce = resumed_marker()
+    for other in (b"", b"0" * 16):
+        marker.on_received(other, 1.0)
+    assert not marker.are_known
+    marker.on_received(nonce, 1.0 + MAX_LATE_S)
+    assert not marker.are_known, "what follows a late marker is as late"
+    again = marker.take_publication(1.0 + MAX_LATE_S)
+    marker.on_received(nonce, 2.0 + MAX_LATE_S)
+    assert not marker.are_known
+    marker.on_received(again, 2.0 + MAX_LATE_S)
+    assert (marker.are_known, marker.state(2.0 + UNPROVEN_S)) == (True, KNOWN)
+    marker.on_connected(1000.0, resumed=True)
+    marker.on_received(again, 1000.0)
+    assert not marker.are_known, "a marker of another connection"
+
+
+def test_a_marker_that_the_broker_refuses_or_keeps_is_shown_before_and_after_messages_waited():
+    marker = ArrivalMarker(Random(7), is_needed=True)
+    marker.on_connected(0.0, resumed=False)
+    assert marker.take_publication(0.0)
+    marker.on_answer(is_accepted=False)
+    assert (marker.are_known, marker.state(0.0)) == (True, REFUSED)
+    marker, _ = resumed_marker()
+    published = sum(marker.take_publication(float(now_s)) is not None for now_s in range(int(UNPROVEN_S)))
+    assert published < 10
+    assert (marker.are_known, marker.state(UNPROVEN_S)) == (False, UNPROVEN)
+
+
+def test_an_agent_that_needs_no_arrivals_publishes_nothing():
+    marker = ArrivalMarker(Random(7), is_needed=False)
+    marker.on_connected(0.0, resumed=True)
+    marker.on_full_window(1.0)
+    marker.on_stall(9.0)
+    assert (marker.take_publication(9.0), marker.are_known, marker.state(9.0)) == (None, True, KNOWN)
+
+
+LATEST_S = 30.0
+
+
+@given(
+    st.integers(0, 99),
+    st.lists(
+        st.tuples(st.sampled_from([0.1, 3.0, 4.9, 60.0]), st.integers(0, 5), st.integers(0, 5), st.integers(0, 9))
+    ),
+)
+def test_no_message_is_timed_that_waited_at_the_broker(backlog, turns):
+    """A turn of the loop: how long it takes, messages meanwhile, messages that the window lets through, 0: the
+    connection ends."""
+    marker, queue, now_s = ArrivalMarker(Random(7), is_needed=True), deque([(-600.0, b"")] * backlog), 0.0
+    marker.on_connected(now_s, resumed=True)
+    for lasts_s, count, window, end in [*turns, *[(0.1, 0, 10_000, 1)] * 3]:
+        queue.extend([(now_s, b"")] * count)
+        now_s += lasts_s
+        if not end:
+            marker.on_connected(now_s, resumed=True)
+        elif lasts_s > MAX_LATE_S:
+            marker.on_stall(now_s)
+        if nonce := marker.take_publication(now_s):
+            queue.append((now_s, nonce))
+        for _ in range(min(window, len(queue))):
+            arrived_s, payload = queue.popleft()
+            if payload:
+                marker.on_received(payload, now_s)
+            elif marker.are_known:
+                assert now_s - arrived_s < LATEST_S
+        if queue:
+            marker.on_full_window(now_s)
+    assert marker.are_known, "the queue is empty"

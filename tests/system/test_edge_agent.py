@@ -303,6 +303,8 @@ def test_the_endpoint_on_loopback_serves_metrics_health_and_status(roaming, vehi
         "local_broker": True,
         "vehicle_broker": "keeps",
         "messages": "readable",
+        "arrivals": "known",
+        "mappings": "read",
         "uplink": "acknowledges",
         "certificate": "not used",
         "held_back": {},

@@ -4,6 +4,7 @@ import getpass
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -121,21 +122,80 @@ def test_what_a_broker_with_a_small_queue_dropped_is_seen_by_the_agent_that_was_
 def test_with_the_printed_configuration_nothing_is_dropped(tmp_path):
     port = free_port()
     agent = AgentProcess(tmp_path, port, {"eu": 1})
-    printed = subprocess.run(
-        [sys.executable, "-m", "edge_agent", "broker-conf", "-c", str(agent.config)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    conf = tmp_path / "vehicle.conf"
-    conf.write_text(printed.stdout.replace("/var/lib/mosquitto", str(tmp_path)) + f"user {getpass.getuser()}\n")
+    with printed_broker(agent):
+        with running(agent):
+            pass
+        publish_positions(port, 3000)
+        with running(agent):
+            wait_until(lambda: agent.status()["head"] == 3000, 30)
+
+
+TESLAMATE = '[[mappings]]\nname = "car"\npreset = "teslamate"\n'
+
+
+def test_messages_without_a_time_that_waited_for_the_agent_do_not_get_the_time_of_its_return(tmp_path):
+    port, status = free_port(), free_port()
+    agent = AgentProcess(tmp_path, port, {"eu": 1}, f"[status]\nport = {status}\n{TESLAMATE}")
+    agent.config.write_text(agent.config.read_text().replace("[intake]\n", "[intake]\nreceive_maximum = 20\n"))
+    with printed_broker(agent):
+        with running(agent):
+            pass
+        vehicle = VehicleSensors(port)
+        for number in range(50):  # of both QoS: ten times what the broker sends before the first acknowledgement
+            for qos, half in ((0, "latitude"), (1, "longitude"), (1, "odometer"), (0, "speed")):
+                vehicle.client.publish(f"teslamate/cars/1/{half}", str(number), qos=qos).wait_for_publish(10)
+        agent.log.write_text("")
+        with running(agent):
+            wait_until(lambda: agent.status()["head"] >= 200, 30)
+            wait_until(lambda: health(status)["arrivals"] == "known", 30)
+            returned_us = time.time_ns() // 1000
+            vehicle.publish("teslamate/cars/1/odometer", b"77")
+            wait_until(lambda: agent.status()["head"] > 200)
+        vehicle.close()
+    *waited, live = exported(agent)
+    assert Counter(one.get("reason") for one in waited) == {"mapping:time:queued": 200}
+    assert (live["kind"], live["value"]) == ("signal", 77.0)
+    assert 0 <= int(str(live["device_time_us"])) - returned_us < 30_000_000
+
+
+def test_a_broker_that_does_not_let_the_agent_find_out_what_waited_is_named(tmp_path):
+    port, status = free_port(), free_port()
+    agent = AgentProcess(tmp_path, port, {"eu": 1}, f"[status]\nport = {status}\n{TESLAMATE}")
+    rules = tmp_path / "rules.acl"
+    rules.write_text("topic readwrite teslamate/#\ntopic read $SYS/#\n")
+    with printed_broker(agent, f"acl_file {rules}\n"):
+        with running(agent):
+            wait_until(lambda: health(status)["arrivals"] == "refused", 30)
+            publish(port, "teslamate/cars/1/odometer")
+            wait_until(lambda: agent.status()["head"] == 1)
+        publish(port, "teslamate/cars/1/odometer")
+        agent.log.write_text("")
+        with running(agent):
+            wait_until(lambda: agent.status()["head"] == 2)
+            publish(port, "teslamate/cars/1/odometer")
+            wait_until(lambda: agent.status()["head"] == 3)
+    assert "waybill/agent/arrived" in agent.log.read_text()
+    assert [one["kind"] for one in exported(agent)] == ["signal", "raw", "raw"]
+
+
+def publish(port: int, topic: str) -> None:
+    vehicle = VehicleSensors(port)
+    vehicle.publish(topic, b"7")
+    vehicle.close()
+
+
+@contextmanager
+def printed_broker(agent: AgentProcess, more: str = "") -> Iterator[None]:
+    """A broker with the configuration that the agent prints."""
+    folder = agent.config.parent
+    command = [sys.executable, "-m", "edge_agent", "broker-conf", "-c", str(agent.config)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True)
+    conf = folder / "vehicle.conf"
+    own = f"user {getpass.getuser()}\n{more}"
+    conf.write_text(printed.stdout.replace("/var/lib/mosquitto", str(folder)) + own)
     with subprocess.Popen([mosquitto_program(), "-c", str(conf)], stderr=subprocess.DEVNULL) as broker:
         try:
-            with running(agent):
-                pass
-            publish_positions(port, 3000)
-            with running(agent):
-                wait_until(lambda: agent.status()["head"] == 3000, 30)
+            yield
         finally:
             broker.terminate()
 

@@ -25,17 +25,20 @@ BROKER_DROPPED_EVENT = f"{RESERVED_PREFIX}broker_dropped"
 when (`since`, milliseconds since 1970, or null)."""
 NO_MAPPING = "mapping:when:no-match"
 """Why a message is raw that the conditions of all mappings exclude."""
-NO_FAULTS = frozenset({"unknown-topic", "no-fix", "no-value", NO_MAPPING})
+NO_ARRIVAL = "mapping:time:queued"
+"""Why a message without a device time is raw that may have waited at the vehicle's broker: its arrival is not known."""
+NO_FAULTS = frozenset({"unknown-topic", "no-fix", "no-value", NO_MAPPING, NO_ARRIVAL})
 """Why a record is raw although nothing is wrong: its topic is nobody's contract, the receiver sees no satellite, the
-sensor has no value now, or no mapping is meant for it."""
+sensor has no value now, no mapping is meant for it, or it waited for the agent."""
 RAW_REASONS = (
     *("unknown-topic", "misspelt-topic", "no-fix", "no-json", "no-object", "wrong-fields", "reserved-name"),
     *("too-large", "unencodable", "no-time", "time-not-read", "impossible-time", "time-without-offset"),
     *("time-in-seconds", "time-in-microseconds", "time-in-nanoseconds", "impossible-position", "no-value"),
     *("number-too-large", "number-out-of-range", "too-deep", "too-many-values", "duplicate-name"),
-    *("lone-surrogate", "unreadable", NO_MAPPING),
+    *("lone-surrogate", "unreadable", NO_MAPPING, NO_ARRIVAL),
     *("mapping:format", "mapping:each", "mapping:time", "mapping:latitude", "mapping:longitude", "mapping:position"),
     *("mapping:signal", "mapping:event", "mapping:outputs", "mapping:accuracy", "mapping:size"),
+    "mapping:vehicle",
 )
 """Why agents carry a message raw, as a centre counts them: see `raw_reason_group`."""
 OTHER_REASON = "other"

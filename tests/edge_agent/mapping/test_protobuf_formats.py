@@ -202,6 +202,27 @@ def test_an_entity_of_a_feed_has_the_names_of_the_specification() -> None:
     assert entity == Undecodable("utf-8", b"\x0a\x01\xff")
 
 
+def feed(*names: str) -> bytes:
+    place = {"position": {"latitude": 53.5, "longitude": 9.75}, "timestamp": T // 1000}
+    named = [place | ({"vehicle": {"id": name}} if name else {}) for name in names]
+    entities = [{"id": str(number), "vehicle": vehicle} for number, vehicle in enumerate(named)]
+    return encode({"header": {"gtfs_realtime_version": "2.0"}, "entity": entities}, GTFS)
+
+
+@pytest.mark.parametrize("feeds", [[["a", "b"]], [["a"], ["b"]], [["", ""]], [["a", ""]]])
+def test_a_feed_of_several_vehicles_is_refused_until_a_condition_names_the_agents_one(feeds: list[list[str]]) -> None:
+    plain = '[[mappings]]\nname = "g"\npreset = "gtfs-realtime"\n'
+    parser, mine = parser_of(plain), parser_of(f'{plain}when = [{{ path = "vehicle.vehicle.id", is = "a" }}]\n')
+    messages = [feed(*names) for names in feeds]
+    last = [gives(parser, TOPICS[2], one)[0] for one in [*messages, messages[0]]][-1]
+    assert last == {"kind": "raw", "reason": "mapping:vehicle:several"}
+    assert "vehicle.vehicle.id" in parser.rows()[0]["last_refusal"]
+    kinds = [record["kind"] for one in messages for record in gives(mine, TOPICS[2], one) if record["kind"] != "raw"]
+    assert kinds == ["position"] * (feeds != [["", ""]])
+    again = parser_of(plain)
+    assert [len(gives(again, TOPICS[2], feed("a", "a"))), len(gives(again, TOPICS[2], feed("a")))] == [2, 1]
+
+
 MAPPINGS = '[[mappings]]\nname = "s"\npreset = "sparkplug-b"\n[[mappings]]\nname = "g"\npreset = "gtfs-realtime"\n'
 TOPICS = ("spBv1.0/g/DBIRTH/n/d", "spBv1.0/g/DDATA/n/d", "gtfs-realtime/x")
 WHOLE = (
