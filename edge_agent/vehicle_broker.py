@@ -101,6 +101,10 @@ MAX_LATE_S: Final = 5.0
 """A marker that took longer proves nothing about the messages behind it."""
 MAX_WAIT_S: Final = 60.0
 """The longest time between two markers while none comes back."""
+REFUSED_WAIT_S: Final = 600.0
+"""The wait after a refused marker: Mosquitto 2.0.11 closes the connection for it."""
+MAX_UNANSWERED: Final = 3
+"""So many connections that end between a marker and its PUBACK are a refusal, too."""
 PROBED_EVERY_S: Final = 1.0
 UNPROVEN_S: Final = 300.0
 """How long markers may be missing before the agent is unhealthy: the time to read a large queue."""
@@ -123,14 +127,20 @@ class ArrivalMarker:
         self._random = random
         self._is_wanted = self._is_probing = self._is_refused = False
         self._nonce = b""
-        self._sent_s = self._wanted_s = self._proven_s = -math.inf
+        self._sent_s = self._wanted_s = self._proven_s = self._retry_at_s = -math.inf
         self._wait_s = MAX_LATE_S
+        self._is_answered, self._unanswered = True, 0
 
     def on_connected(self, now_s: float, *, resumed: bool) -> None:
         """`resumed`: the broker knows the session, so messages may have waited. A marker is due in any case: it shows
         in time whether the broker accepts it.
         """
-        self._is_wanted = self._is_probing = self._is_refused = False
+        if not self._is_answered:
+            self._unanswered += 1
+            self._is_answered = True
+            if self._unanswered >= MAX_UNANSWERED:
+                self.on_answer(now_s, is_accepted=False)
+        self._is_wanted = self._is_probing = False
         self._want(now_s)
         self.are_known = not (self.is_needed and resumed)
 
@@ -149,6 +159,9 @@ class ArrivalMarker:
         """The payload of the marker to publish now, if one is due."""
         if not self._is_wanted:
             return None
+        if self._is_refused and now_s < self._retry_at_s:
+            self.are_known = self.are_known and not self._is_probing
+            return None
         if self._nonce:
             waited_s = now_s - self._sent_s
             if self._is_probing and waited_s > MAX_LATE_S:
@@ -158,11 +171,13 @@ class ArrivalMarker:
             self._wait_s = min(2 * self._wait_s, MAX_WAIT_S)
         # A marker of another connection may still be in the queue.
         self._nonce, self._sent_s = b"%016x" % self._random.getrandbits(64), now_s
+        self._is_answered = False
         return self._nonce
 
-    def on_answer(self, *, is_accepted: bool) -> None:
+    def on_answer(self, now_s: float, *, is_accepted: bool) -> None:
         """The broker's PUBACK of a marker."""
-        self._is_refused = not is_accepted
+        self._is_answered, self._unanswered = True, 0
+        self._is_refused, self._retry_at_s = not is_accepted, now_s + REFUSED_WAIT_S
 
     def on_received(self, payload: bytes, now_s: float) -> None:
         """A marker came: the newest one, an older one, or something that another client published there."""

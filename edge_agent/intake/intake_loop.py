@@ -168,7 +168,7 @@ class IntakeLoop:
         if now_s - self._polled_s > MAX_LATE_S:
             self.arrivals.on_stall(now_s)
         for _, reason in session.take_publish_results():
-            self.arrivals.on_answer(is_accepted=reason.value == 0)
+            self.arrivals.on_answer(now_s, is_accepted=reason.value == 0)
         marker = self.arrivals.take_publication(now_s)
         if marker is not None:
             session.publish(ARRIVED_TOPIC, marker)

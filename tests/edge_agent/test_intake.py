@@ -358,7 +358,7 @@ def test_an_agent_that_cannot_time_messages_is_not_healthy_and_names_the_way_out
     monkeypatch.setattr("edge_agent.agent.uplink_state", lambda _: "acknowledges")
     marker = it.intake_loop.arrivals = ArrivalMarker(Random(7), is_needed=True)
     marker.on_connected(0.0, resumed=False)
-    marker.on_answer(is_accepted=False)
+    marker.on_answer(0.0, is_accepted=False)
     assert (health_state(it)["arrivals"], health_state(it)["healthy"]) == ("refused", False)
     silent = {"mapping": "phones", "silent_s": 700.0, "messages": 9, "records": 0, "refused": 9}
     state = current_state(it) | {"mappings": [silent | {"last_refusal": "", "sample": ""}], "uptime_s": 0}

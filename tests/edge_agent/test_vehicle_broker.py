@@ -17,6 +17,7 @@ from edge_agent.vehicle_broker import (
     KNOWN,
     MAX_LATE_S,
     REFUSED,
+    REFUSED_WAIT_S,
     SHOWN_S,
     UNPROVEN,
     UNPROVEN_S,
@@ -113,8 +114,17 @@ def test_a_marker_that_the_broker_refuses_or_keeps_is_shown_before_and_after_mes
     marker = ArrivalMarker(Random(7), is_needed=True)
     marker.on_connected(0.0, resumed=False)
     assert marker.take_publication(0.0)
-    marker.on_answer(is_accepted=False)
+    marker.on_answer(0.0, is_accepted=False)
     assert (marker.are_known, marker.state(0.0)) == (True, REFUSED)
+    marker.on_connected(1.0, resumed=True)
+    assert (marker.take_publication(2.0), marker.are_known, marker.state(2.0)) == (None, False, REFUSED)
+    assert marker.take_publication(REFUSED_WAIT_S), "the broker may close the connection for each of them"
+    marker, _ = resumed_marker()
+    for now_s in (1.0, 2.0, 3.0):
+        assert marker.state(now_s) == WAITED
+        marker.on_connected(now_s, resumed=True)
+        published = marker.take_publication(now_s)
+    assert (published, marker.state(3.0)) == (None, REFUSED), "no answer at all"
     marker, _ = resumed_marker()
     published = sum(marker.take_publication(float(now_s)) is not None for now_s in range(int(UNPROVEN_S)))
     assert published < 10
@@ -152,6 +162,7 @@ def test_no_message_is_timed_that_waited_at_the_broker(backlog, turns):
             marker.on_stall(now_s)
         if nonce := marker.take_publication(now_s):
             queue.append((now_s, nonce))
+            marker.on_answer(now_s, is_accepted=True)
         for _ in range(min(window, len(queue))):
             arrived_s, payload = queue.popleft()
             if payload:
