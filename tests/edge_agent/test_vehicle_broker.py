@@ -126,8 +126,8 @@ def test_a_marker_that_the_broker_refuses_or_keeps_is_shown_before_and_after_mes
         published = marker.take_publication(now_s)
     assert (published, marker.state(3.0)) == (None, REFUSED), "no answer at all"
     marker, _ = resumed_marker()
-    published = sum(marker.take_publication(float(now_s)) is not None for now_s in range(int(UNPROVEN_S)))
-    assert published < 10
+    count = sum(marker.take_publication(float(now_s)) is not None for now_s in range(int(UNPROVEN_S)))
+    assert count < 10
     assert (marker.are_known, marker.state(UNPROVEN_S)) == (False, UNPROVEN)
 
 
