@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
 from edge_agent.errors import AgentError
-from waybill.mqtt.broker_settings import BrokerSettings, read_password, unusable_files
+from waybill.mqtt.broker_settings import read_password, unusable_files
 from waybill.settings import file_fault
 
 SERVICE_USER: Final = "edge-agent"
@@ -39,7 +39,8 @@ def check_user(settings: AgentSettings, service: str = SERVICE_USER) -> None:
 
 def problems(settings: AgentSettings) -> list[str]:
     """One line for each file that is missing or cannot be used."""
-    lines = [problem for table, broker in _brokers(settings) for problem in unusable_files(table, broker)]
+    brokers = {"intake": settings.intake, **{f"uplinks.{at}": one for at, one in enumerate(settings.uplinks)}}
+    lines = [problem for table, broker in brokers.items() for problem in unusable_files(table, broker)]
     if settings.enrolment is not None:
         lines += unusable_enrolment(settings)
     return lines
@@ -81,9 +82,3 @@ def _unreadable(name: str, file: Path, read: Callable[[Path], object]) -> list[s
     except ValueError as error:
         return [f"{name}: {file}: {error}"]
     return []
-
-
-def _brokers(settings: AgentSettings) -> Iterator[tuple[str, BrokerSettings]]:
-    yield "intake", settings.intake
-    for number, uplink in enumerate(settings.uplinks):
-        yield f"uplinks.{number}", uplink

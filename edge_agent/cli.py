@@ -149,14 +149,13 @@ def broker_conf(
 
     Example: edge-agent broker-conf --config agent.toml > /etc/mosquitto/mosquitto.conf
     """
-    from edge_agent.vehicle_broker import broker_conf as lines_for
+    from edge_agent.vehicle_broker import broker_conf as text_of
 
     with errors_as_lines():
         settings = load_devices(config)[0].settings
         if listen in {"0.0.0.0", "::", "*"}:  # noqa: S104 - it is what is refused
             raise AgentError(f"{listen} means every network of the vehicle: set one address")
-        for line in lines_for(settings.intake, listen):
-            typer.echo(line)
+        typer.echo(text_of(settings.intake, listen), nl=False)
 
 
 @app.command()

@@ -93,12 +93,11 @@ def _check_ca(answer: str, _: Answers) -> str:
     return ""
 
 
-def _check_region(answer: str, answers: Answers) -> str:
-    return _reached(answers["region_host"], _port(answer), Path(answers["ca"]), "the region's broker")
+def _check_broker(what: str) -> Callable[[str, Answers], str]:
+    return lambda answer, answers: _reached(answers["region_host"], _port(answer), Path(answers["ca"]), what)
 
 
-def _check_enrolment(answer: str, answers: Answers) -> str:
-    return _reached(answers["region_host"], _port(answer), Path(answers["ca"]), "the enrolment broker")
+_check_region, _check_enrolment = _check_broker("the region's broker"), _check_broker("the enrolment broker")
 
 
 def _check_host(answer: str, _: Answers) -> str:
@@ -167,7 +166,7 @@ def _check_vehicle(answer: str, answers: Answers) -> str:
         session.open()
     except LinkError as error:
         # on this machine it may be set up afterwards, from these settings
-        if is_this_machine(broker.host) and _is_unused(broker):
+        if is_this_machine(broker.host) and isinstance(error.__cause__, ConnectionRefusedError):
             return f"no broker listens at {broker.host}:{broker.port} yet: `edge-agent broker-conf` configures one"
         raise WrongAnswer(
             f"{broker.host}:{broker.port} is not the vehicle's MQTT broker: {error}; check host and port"
@@ -175,16 +174,6 @@ def _check_vehicle(answer: str, answers: Answers) -> str:
     finally:
         session.close()
     return f"the vehicle's broker answers at {broker.host}:{broker.port}"
-
-
-def _is_unused(broker: BrokerSettings) -> bool:
-    try:
-        socket.create_connection((broker.host, broker.port), timeout=_CONNECT_S).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _port(answer: str) -> int:
@@ -197,12 +186,8 @@ def _fault(error: Exception) -> str:
     return file_fault(error) if isinstance(error, OSError | ValueError) else str(error)
 
 
-def _has_token(answers: Answers) -> bool:
-    return answers["claim"] == "token"
-
-
-def _has_certificate(answers: Answers) -> bool:
-    return answers["claim"] == "certificate"
+def _has(claim: str) -> Callable[[Answers], bool]:
+    return lambda answers: answers["claim"] == claim
 
 
 QUESTIONS: Final = (
@@ -213,10 +198,10 @@ QUESTIONS: Final = (
     Question("region_host", "Host of the region's broker", "", _check_host),
     Question("region_port", "Its port", "8883", _check_region),
     Question("claim", "What the operator gave you: token or certificate", "token", _check_claim),
-    Question("token_file", "File of the token", "/etc/waybill/token", _check_token, _has_token),
-    Question("enrolment_port", "Port of the enrolment broker", "8884", _check_enrolment, _has_token),
-    Question("certificate", "File of the device's certificate (PEM)", "", _check_certificate, _has_certificate),
-    Question("key", "File of its private key (PEM)", "", _check_key, _has_certificate),
+    Question("token_file", "File of the token", "/etc/waybill/token", _check_token, _has("token")),
+    Question("enrolment_port", "Port of the enrolment broker", "8884", _check_enrolment, _has("token")),
+    Question("certificate", "File of the device's certificate (PEM)", "", _check_certificate, _has("certificate")),
+    Question("key", "File of its private key (PEM)", "", _check_key, _has("certificate")),
     Question("vehicle_host", "Host of the vehicle's own broker", "127.0.0.1", _check_host),
     Question("vehicle_port", "Its port", "1883", _check_vehicle),
     Question(
@@ -344,7 +329,7 @@ preset = {json.dumps(answers["sensors"])}
 
 
 def _identity_text(answers: Answers, value: Mapping[str, str]) -> str:
-    if _has_certificate(answers):
+    if answers["claim"] == "certificate":
         return f"""[uplinks.tls]
 ca = {value["ca"]}
 certificate = {value["certificate"]}

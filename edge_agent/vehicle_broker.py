@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -204,30 +204,38 @@ class ArrivalMarker:
             self._nonce, self._wait_s = b"", MAX_LATE_S
 
 
-def broker_conf(intake: IntakeSettings, listen: str = "") -> Iterator[str]:
-    """The lines of a complete configuration for Mosquitto 2 that queues messages while the agent is away.
+_TLS: Final = """
+# The broker's own files; the agent trusts what intake.tls.ca has signed.
+certfile /etc/mosquitto/certs/broker.pem
+keyfile /etc/mosquitto/certs/broker.key"""
+_OPEN: Final = "\nallow_anonymous true"
+_PASSWORDS: Final = """
+# Create this file with mosquitto_passwd: one user for the agent (intake.username), one for each sensor.
+allow_anonymous false
+password_file /etc/mosquitto/passwords"""
+
+
+def broker_conf(intake: IntakeSettings, listen: str = "") -> str:
+    """A complete configuration for Mosquitto 2 that queues messages while the agent is away.
 
     `listen`: the address to listen at, if it is not `intake.host`.
     """
     address = listen or ("127.0.0.1" if intake.host == "localhost" else intake.host)
     is_open = intake.username is None and is_this_machine(address)
-    yield f"# The vehicle's own broker, for edge-agent (intake: {intake.host}:{intake.port}). Mosquitto 2."
-    yield "# Replace /etc/mosquitto/mosquitto.conf with this: with Debian's own lines, Mosquitto refuses to start."
-    yield f"listener {intake.port} {address}"
-    yield "protocol mqtt"
-    if intake.tls is not None:
-        yield "# The broker's own files; the agent trusts what intake.tls.ca has signed."
-        yield from ("certfile /etc/mosquitto/certs/broker.pem", "keyfile /etc/mosquitto/certs/broker.key")
-    if is_open:
-        yield "allow_anonymous true"
-    else:
-        yield "# Create this file with mosquitto_passwd: one user for the agent (intake.username), one for each sensor."
-        yield from ("allow_anonymous false", "password_file /etc/mosquitto/passwords")
-    yield "# The agent's session and queue survive a restart, and a power cut except for its last seconds."
-    yield from ("persistence true", "persistence_location /var/lib/mosquitto/", f"autosave_interval {AUTOSAVE_S}")
-    yield "# By default the broker drops messages above 1,000 after their PUBACK. 0: only the limit in bytes applies."
-    yield from ("max_queued_messages 0", f"max_queued_bytes {MAX_QUEUED_BYTES}", "queue_qos0_messages true")
-    yield f"max_inflight_messages {intake.receive_maximum}"
-    yield "# Interval at which the broker publishes its count of dropped messages; the agent reads it."
-    yield "sys_interval 10"
-    yield "set_tcp_nodelay true"
+    return f"""# The vehicle's own broker, for edge-agent (intake: {intake.host}:{intake.port}). Mosquitto 2.
+# Replace /etc/mosquitto/mosquitto.conf with this: with Debian's own lines, Mosquitto refuses to start.
+listener {intake.port} {address}
+protocol mqtt{_TLS if intake.tls else ""}{_OPEN if is_open else _PASSWORDS}
+# The agent's session and queue survive a restart, and a power cut except for its last seconds.
+persistence true
+persistence_location /var/lib/mosquitto/
+autosave_interval {AUTOSAVE_S}
+# By default the broker drops messages above 1,000 after their PUBACK. 0: only the limit in bytes applies.
+max_queued_messages 0
+max_queued_bytes {MAX_QUEUED_BYTES}
+queue_qos0_messages true
+max_inflight_messages {intake.receive_maximum}
+# Interval at which the broker publishes its count of dropped messages; the agent reads it.
+sys_interval 10
+set_tcp_nodelay true
+"""

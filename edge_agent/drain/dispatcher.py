@@ -499,7 +499,7 @@ class Dispatcher:
             return None
         epoch = present[0][0].epoch
         try:
-            data = merge_batches([one for _, one in present], self._source.head_of(epoch))
+            data = merge_batches([one for _, one in present], self._source.database.head_of(epoch))
         except TooLarge:
             # Together they exceed a decoder's limit; each alone does not, or it would not be stored.
             self._backlog.release(batches[1:])

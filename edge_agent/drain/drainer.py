@@ -24,6 +24,7 @@ from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.uplink.protocol import (
     CertificateAnswer,
     HeartbeatAnswered,
+    MalformedControl,
     NoGateway,
     OutgoingBatch,
     PushedSettings,
@@ -296,20 +297,21 @@ class Drainer:
             self._on_unreadable(type(event).__name__, repr(error))
 
     def _handle(self, event: UplinkEvent) -> None:
-        if isinstance(event, Ack):
-            self._on_acked(event)
-        elif isinstance(event, RefusedBatch):
-            self._on_refused(event)
-        elif isinstance(event, PushedSettings):
-            self._parts.on_push(event.text)
-        elif isinstance(event, CertificateAnswer):
-            self._parts.on_certificate_answer(event.payload)
-        elif isinstance(event, HeartbeatAnswered):
-            self.statements.end_heartbeat()
-        elif isinstance(event, NoGateway):
-            self._on_no_gateway()
-        else:
-            self._on_unreadable(event.source, event.reason)
+        match event:
+            case Ack():
+                self._on_acked(event)
+            case RefusedBatch():
+                self._on_refused(event)
+            case PushedSettings(text):
+                self._parts.on_push(text)
+            case CertificateAnswer(payload):
+                self._parts.on_certificate_answer(payload)
+            case HeartbeatAnswered():
+                self.statements.end_heartbeat()
+            case NoGateway():
+                self._on_no_gateway()
+            case MalformedControl(source, reason):
+                self._on_unreadable(source, reason)
 
     def _on_unreadable(self, source: str, reason: str) -> None:
         self.control_unreadable += 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from edge_agent.config import MAX_CLASSES, AgentSettings, ClassSettings
 from edge_agent.store.database import BufferCounters
@@ -15,8 +15,7 @@ from waybill.daemon.backoff import TokenBucket
 # Bytes on the wire per UTC day and month.
 
 
-@dataclass(frozen=True, slots=True)
-class DataUsage:
+class DataUsage(NamedTuple):
     """Bytes in the UTC day `day` (20261121) and month `month` (202611)."""
 
     day: int = 0
@@ -52,17 +51,13 @@ class LinkBudget:
         self._wall_s = wall_s
         self._classes = settings.classes
         self._bucket = TokenBucket(link.bytes_per_s, link.burst_bytes) if link.bytes_per_s else None
-        self._link: str | None = link_in(link.link_file) or link.link
+        self.link: str | None = link_in(link.link_file) or link.link
+        """The kind of link in use, if known."""
         self._looked_s = float("-inf")
         self._estimated = 0.0
         self._counted = (0, 0)
         self.sent_bytes = 0
         self.received_bytes = 0
-
-    @property
-    def link(self) -> str | None:
-        """The kind of link in use, if known."""
-        return self._link
 
     @property
     def usage(self) -> DataUsage:
@@ -79,12 +74,12 @@ class LinkBudget:
         """Reads the kind of link at most once a second."""
         if now_s - self._looked_s >= LINK_CHECK_S:
             self._looked_s = now_s
-            self._link = link_in(self._settings.link_file) or self._settings.link
+            self.link = link_in(self._settings.link_file) or self._settings.link
 
     @property
     def is_metered(self) -> bool:
         """Whether the link counts against the plan; an unknown link may be expensive."""
-        return self._link is None or self._link in METERED_LINKS
+        return self.link is None or self.link in METERED_LINKS
 
     def allowed_classes(self) -> frozenset[int]:
         left = self._left()
@@ -109,7 +104,7 @@ class LinkBudget:
         }
 
     def _may_use_link(self, one: ClassSettings) -> bool:
-        return not one.links or self._link in one.links
+        return not one.links or self.link in one.links
 
     def _left(self) -> float:
         """The smaller remaining share of the plans."""
@@ -147,10 +142,8 @@ class LinkBudget:
     def _add_usage(self, size: int) -> None:
         before = self.usage
         after = before.add(self._wall_s(), size)
-        old = (before.day, before.day_bytes, before.month, before.month_bytes)
-        new = (after.day, after.day_bytes, after.month, after.month_bytes)
         # Lazily: it changes with each packet, and a sync would wear the flash.
-        for name, was, becomes in zip(_NAMES, old, new, strict=True):
+        for name, was, becomes in zip(_NAMES, before, after, strict=True):
             self._counters.add(name, becomes - was, lazily=True)
 
 

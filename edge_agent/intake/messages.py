@@ -26,6 +26,7 @@ import structlog
 from pydantic import ValidationError
 
 from waybill.record import (
+    MAX_ELEMENTS,
     MAX_RAW_BYTES,
     NO_FAULTS,
     RESERVED_PREFIX,
@@ -42,7 +43,7 @@ from waybill.record import (
     Raw,
     Signal,
     meant_contract_topic,
-    parse_json,
+    parse_message_json,
     vehicle_contract_topic,
 )
 
@@ -124,20 +125,17 @@ def _printable(text: str) -> str:
 
 LATEST_US = 253_402_300_800_000_000
 """The year 10000, above every valid `time`."""
-MAX_DEPTH = 32
-MAX_VALUES = 10_000
-"""Limits of a message; a deeper or larger one is carried raw."""
-MAX_ELEMENTS = 1_000
-"""A longer array is carried raw as a whole."""
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PADDING = b"\0 \t\r\n"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _MAX_NUMBER_CHARACTERS = 40
 _MAX_TIME_CHARACTERS = 80
 YEAR_2000_S, YEAR_2100_S = 946_684_800, 4_102_444_800
-_UNITS = {1: "time-in-seconds", 1_000_000: "time-in-microseconds", 1_000_000_000: "time-in-nanoseconds"}
-"""Units in a second. A number that is a time of this century in one of them is not in milliseconds."""
+TIME_UNITS = {
+    "s": (1, "seconds"),
+    "ms": (1_000, "milliseconds"),
+    "us": (1_000_000, "microseconds"),
+    "ns": (1_000_000_000, "nanoseconds"),
+}
+"""Units of numbers since 1970: how many make a second, and their names."""
 _LEAP_SECOND = re.compile(r"(?<=[T ][0-9]{2}:[0-9]{2}:)60|(?<=[T ][0-9]{4})60")
 _UTC_NAME, _SPACED_OFFSET = re.compile(r" ?(?:UTC|GMT|Z)$"), re.compile(r" +(?=[+-])")
 OPTIONAL_BOUNDS = {
@@ -229,7 +227,8 @@ def parse_message(topic: str, payload: bytes, missing: int = 0) -> tuple[Parsed,
     `missing`: bytes of a too large message that were not received.
     """
     if missing or len(payload) > MAX_RAW_BYTES:
-        return (Parsed(_too_large(topic, len(payload) + missing), None, "too-large", payload),)
+        about = json.dumps({"topic": topic[:1024], "bytes": len(payload) + missing, "reason": "too-large"})
+        return (Parsed(Event(name=TOO_LARGE_EVENT, attributes=about), None, "too-large", payload),)
     contract_topic = vehicle_contract_topic(topic)
     if contract_topic is None:
         return (_raw(topic, payload, "unknown-topic" if meant_contract_topic(topic) is None else "misspelt-topic"),)
@@ -279,15 +278,9 @@ def _raw(topic: str, payload: bytes, malformed: str, detail: str = "") -> Parsed
     return Parsed(Raw(topic=topic, payload=payload, reason=malformed), None, malformed, payload, detail=detail)
 
 
-def _too_large(topic: str, size: int) -> Event:
-    about = json.dumps({"topic": topic[:1024], "bytes": size, "reason": "too-large"})
-    return Event(name=TOO_LARGE_EVENT, attributes=about)
-
-
 def _json_value(payload: bytes) -> Any:
-    text = payload.removeprefix(_BYTE_ORDER_MARK).rstrip(_PADDING)
     try:
-        return parse_json(text, max_bytes=MAX_RAW_BYTES, max_depth=MAX_DEPTH, max_values=MAX_VALUES, nan_is_null=True)
+        return parse_message_json(payload)
     except InvalidJson as error:
         raise MalformedMessage("no-json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
 
@@ -303,24 +296,44 @@ def read_number(value: Any) -> float | None:
 
 
 def _device_time_us(value: Any) -> int:
-    if type(value) is int and YEAR_2000_S * 1000 <= value < YEAR_2100_S * 1000:
-        return value * 1000
-    number = value if type(value) is int else read_number(value)
-    if number is None and isinstance(value, str):
-        time_us = iso_time_us(value.strip())
-        if not 0 <= time_us < LATEST_US:
-            raise MalformedMessage("impossible-time")
-        return time_us
-    # A text with an exponent is rounded, for example by C's %g to six digits, which is minutes.
-    if number is None or (isinstance(value, str) and "e" in value.lower()):
-        raise MalformedMessage("time-not-read")
-    for per_second, reason in _UNITS.items():
-        if YEAR_2000_S * per_second <= number < YEAR_2100_S * per_second:
-            raise MalformedMessage(reason)
-    # A time before 2000 comes from a clock that is not set yet; it is corrected later (`edge_agent.clocks`).
-    if not 0 <= number < YEAR_2100_S * 1000:
+    if not isinstance(value, str) or whole_or_float(value) is not None:
+        # A time before 2000 comes from a clock that is not set yet; it is corrected later (`edge_agent.clocks`).
+        return counted_time_us(value, "ms")
+    time_us = iso_time_us(value.strip())
+    if not 0 <= time_us < LATEST_US:
         raise MalformedMessage("impossible-time")
-    return round(number * 1000)
+    return time_us
+
+
+def counted_time_us(value: Any, unit: str) -> int:
+    """Microseconds since 1970 of a number in a unit of TIME_UNITS, or of a text that is one. Raises MalformedMessage.
+
+    A number that is a time of this century in another unit is refused.
+    """
+    per_second = TIME_UNITS[unit][0]
+    number = value if type(value) is int else whole_or_float(value)
+    if number is None:
+        raise MalformedMessage("time-not-read")
+    if not YEAR_2000_S * per_second <= number < YEAR_2100_S * per_second:
+        for other, name in TIME_UNITS.values():
+            if YEAR_2000_S * other <= number < YEAR_2100_S * other:
+                raise MalformedMessage(f"time-in-{name}")
+        if not 0 <= number < YEAR_2100_S * per_second:
+            raise MalformedMessage("impossible-time")
+    return number * 1_000_000 // per_second if type(number) is int else round(number * (1_000_000 / per_second))
+
+
+def whole_or_float(value: Any) -> int | float | None:
+    """As `read_number`, exact for digits. A text with an exponent is none: its writer rounded it, to minutes or hours.
+
+    C's %g writes six digits.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if len(text) <= 20 and text.isascii() and text.isdigit():
+            return int(text)
+        return None if "e" in text.lower() else read_number(text)
+    return value if type(value) is int else read_number(value)
 
 
 def iso_time_us(text: str, zone: tzinfo | None = None) -> int:
@@ -406,16 +419,12 @@ def _unreserved(name: Any) -> Any:
     return name
 
 
-def _canary(message: dict[str, Any], _: list[str]) -> Body:
-    return Canary(id=message["id"])
-
-
 _Reader = Callable[[dict[str, Any], list[str]], Body]
 _READERS: dict[str, tuple[_Reader, frozenset[str]]] = {
     VEHICLE_POSITION: (read_position, frozenset({"time", *Position.model_fields})),
     VEHICLE_SIGNAL: (read_signal, frozenset({"time", *Signal.model_fields})),
     VEHICLE_EVENT: (read_event, frozenset({"time", *Event.model_fields})),
-    VEHICLE_CANARY: (_canary, frozenset({"time", *Canary.model_fields})),
+    VEHICLE_CANARY: (lambda message, _: Canary(id=message["id"]), frozenset({"time", *Canary.model_fields})),
 }
 """By topic: the reader, which adds names with unusable values to a list, and the known members."""
 MEMBERS: Final = frozenset[str]().union(*(members for _, members in _READERS.values()))

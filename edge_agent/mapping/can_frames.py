@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 import bitstruct
 
 from edge_agent.mapping.formats import (
-    MAX_VALUES,
     Decoder,
     NotForMappings,
     Undecodable,
@@ -29,6 +28,7 @@ from edge_agent.mapping.formats import (
 )
 from edge_agent.mapping.paths import MessagePath, parse_path
 from edge_agent.mapping.units import DIMENSIONS
+from waybill.record import MAX_MESSAGE_VALUES
 from waybill.settings import file_fault, name_advice, nearest, open_file
 
 # cantools imports its tester, and with it all of python-can, to drive a bus: memory for what the agent never does.
@@ -193,7 +193,7 @@ class FrameDecoder:
             found = [*map(_json_frame, value if isinstance(value, list) else [value])]
         else:
             lines = decode_text(payload).splitlines()
-            if len(lines) > MAX_VALUES:
+            if len(lines) > MAX_MESSAGE_VALUES:
                 raise UndecodableMessage("too-many-values", f"{len(lines)} frames")
             found = [_line_frame(line) for line in lines if line.strip()]
         elements = [element for one in found if (element := self._element(one)) is not None]

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from edge_agent.clocks import SET_CLOCK_MS
 from edge_agent.intake.messages import (
     OPTIONAL_BOUNDS,
-    YEAR_2000_S,
+    TIME_UNITS,
     YEAR_2100_S,
     MalformedMessage,
+    counted_time_us,
     iso_time_us,
     read_event,
     read_number,
@@ -25,6 +26,7 @@ from edge_agent.intake.messages import (
 from edge_agent.mapping.paths import (
     MISSING,
     Enclosing,
+    Mark,
     Reader,
     TopicPattern,
     constant_reader,
@@ -102,23 +104,13 @@ def value_reader(source: ValueSource) -> Reader:
     )
 
 
-class _Mark:
-    """A result that is no value."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-
-ABSENT: Final = _Mark("ABSENT")
+ABSENT: Final = Mark("ABSENT")
 """A value that the settings list as absent."""
-UNUSABLE: Final = _Mark("UNUSABLE")
+UNUSABLE: Final = Mark("UNUSABLE")
 """A value that is no number."""
-NOT_APPLICABLE: Final = _Mark("NOT_APPLICABLE")
+NOT_APPLICABLE: Final = Mark("NOT_APPLICABLE")
 """An output whose conditions do not hold."""
-NO_FIX: Final = _Mark("NO_FIX")
+NO_FIX: Final = Mark("NO_FIX")
 """A position of a receiver that has no fix."""
 
 
@@ -374,10 +366,10 @@ def _body(field: str, read: Callable[[dict[str, Any], list[str]], Body], message
 
 # The time.
 
-_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _ISO_MINUTE: Final = re.compile(r"[0-9]{4}-?(?:[0-9]{2}-?[0-9]{2}|W[0-9]{2}(?:-?[0-9])?)[Tt ][0-9]{2}:?[0-9]{2}")
 """The beginning of a text in ISO 8601 up to its minute."""
-_TIME_WHY: Final = {"time-without-offset": "zone", "impossible-time": "range"}
+_TIME_WHY: Final = {"time-without-offset": "zone", "impossible-time": "range", "time-not-read": "format"}
+_COUNTED_WHY: Final = {"impossible-time": "range", "time-not-read": "type"}
 
 
 def time_reader(source: TimeSource) -> TimeReader:
@@ -387,7 +379,8 @@ def time_reader(source: TimeSource) -> TimeReader:
     read, is_refused = reader_of(source), source.else_ == "refuse"
     if source.absent:
         read = _without_absent(read, source.absent)
-    convert = _time_converter(source)
+    convert, whys = _time_converter(source), _COUNTED_WHY if source.unit in TIME_UNITS else _TIME_WHY
+    about = {"type": "the time is not a number", "unit": f"the time is not in {source.unit}"}
 
     def time_us(element: Any, around: Enclosing, levels: Levels) -> int | None:
         value = read(element, around, levels)
@@ -395,7 +388,13 @@ def time_reader(source: TimeSource) -> TimeReader:
             if is_refused:
                 raise Refusal("time", "missing", "the message has no time")
             return None
-        moment_us = convert(value)
+        try:
+            moment_us = convert(value)
+        except MalformedMessage as error:
+            why = whys.get(error.reason, "unit")
+            no_zone = why == "zone" and source.zone is None
+            detail = "the time has no offset: set `zone`" if no_zone else error.detail or about.get(why, "")
+            raise Refusal("time", why, detail) from error
         if moment_us < SET_CLOCK_MS * 1_000:
             # A clock that was not set, a week of GPS that began again, or a number in another unit.
             if is_refused:
@@ -407,13 +406,13 @@ def time_reader(source: TimeSource) -> TimeReader:
 
 
 def _time_converter(source: TimeSource) -> Callable[[Any], int]:
+    if (unit := source.unit) is not None and unit in TIME_UNITS:
+        return lambda value: counted_time_us(value, unit)
     zone: tzinfo | None = None
     if source.zone is not None:
         from zoneinfo import ZoneInfo  # noqa: PLC0415 - few mappings have a zone
 
         zone = ZoneInfo(source.zone)
-    if source.unit in _PER_SECOND:
-        return _counted(source.unit)
     form = source.format
 
     def of_text(value: Any) -> int:
@@ -428,10 +427,6 @@ def _time_converter(source: TimeSource) -> Callable[[Any], int]:
                 moment = datetime.strptime(value.strip(), form)
                 moment = zoned(moment, zone) if moment.tzinfo is None else moment
                 time_us = round(moment.timestamp() * 1_000_000)
-        except MalformedMessage as error:
-            why = _TIME_WHY.get(error.reason, "format")
-            detail = "the time has no offset: set `zone`" if why == "zone" and zone is None else error.detail
-            raise Refusal("time", why, detail) from error
         except (ValueError, OverflowError) as error:
             raise Refusal("time", "format", "the time does not have this form") from error
         if not 0 <= time_us < YEAR_2100_S * 1_000_000:
@@ -439,39 +434,6 @@ def _time_converter(source: TimeSource) -> Callable[[Any], int]:
         return time_us
 
     return of_text
-
-
-def _counted(unit: str) -> Callable[[Any], int]:
-    """The reader of a number of `unit` since 1970."""
-    per_second = _PER_SECOND[unit]
-    first, last = YEAR_2000_S * per_second, YEAR_2100_S * per_second
-    others = [(YEAR_2000_S * per, YEAR_2100_S * per) for name, per in _PER_SECOND.items() if name != unit]
-
-    def of_number(value: Any) -> int:
-        if type(value) is int and first <= value < last:
-            return value * 1_000_000 // per_second
-        number = _whole_or_float(value)
-        if number is None:
-            raise Refusal("time", "type", "the time is not a number")
-        if any(begin <= number < end for begin, end in others):
-            raise Refusal("time", "unit", f"the time is not in {unit}")
-        if not 0 <= number < last:
-            raise Refusal("time", "range")
-        if type(number) is int:
-            return number * 1_000_000 // per_second
-        return round(number * (1_000_000 / per_second))
-
-    return of_number
-
-
-def _whole_or_float(value: Any) -> int | float | None:
-    """A number, or a text that is one. A text with an exponent is rounded by its writer, to minutes or hours."""
-    if isinstance(value, str):
-        text = value.strip()
-        if len(text) <= 20 and text.isascii() and text.isdigit():
-            return int(text)
-        return None if "e" in text.lower() else read_number(text)
-    return value if type(value) is int else read_number(value)
 
 
 # The whole mapping.

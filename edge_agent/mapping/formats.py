@@ -9,20 +9,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edge_agent.mapping.paths import parse_path
-from waybill.record import MAX_RAW_BYTES, InvalidJson, parse_json
+from waybill.record import MAX_ELEMENTS, InvalidJson, message_text, parse_message_json
 
 if TYPE_CHECKING:
     from edge_agent.mapping.settings import MappingSettings
-
-MAX_DEPTH: Final = 32
-MAX_VALUES: Final = 10_000
-MAX_ELEMENTS: Final = 1_000
-"""Limits of a message; a larger one is carried raw as a whole."""
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-_PADDING: Final = b"\0 \t\r\n"
 
 Decoder = Callable[[bytes], Any]
 
@@ -77,15 +70,14 @@ def decoder_of(*mappings: MappingSettings) -> Decoder | TopicDecoder:
             return sparkplug_decoder() if settings.format == "sparkplug-b" else gtfs_decoder()
         case "can":
             assert settings.can is not None
-            steps = (parse_path(path).steps for one in mappings for _, _, path in one.paths_used())
+            steps = (parse_path(at.path).steps for one in mappings for _, at in one.readers() if at.path is not None)
             return settings.can.database.decoder({str(step[0]) for step in steps} - {"frame"})
 
 
 def decode_json(payload: bytes) -> Any:
     """Strict JSON with the same tolerance as the vehicle's contract: NaN is null, padding and byte order mark go."""
-    text = payload.removeprefix(_BYTE_ORDER_MARK).rstrip(_PADDING)
     try:
-        return parse_json(text, max_bytes=MAX_RAW_BYTES, max_depth=MAX_DEPTH, max_values=MAX_VALUES, nan_is_null=True)
+        return parse_message_json(payload)
     except InvalidJson as error:
         raise UndecodableMessage("json" if error.reason in {"not-json", "not-utf-8"} else error.reason) from error
 
@@ -93,7 +85,7 @@ def decode_json(payload: bytes) -> Any:
 def decode_text(payload: bytes) -> str:
     """The text of a message without padding."""
     try:
-        return payload.removeprefix(_BYTE_ORDER_MARK).strip(_PADDING).decode("utf-8")
+        return message_text(payload).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UndecodableMessage("utf-8") from error
 

@@ -76,10 +76,6 @@ class _Torn:
         self.newest_us = self.newest_us if is_late else time_us
         return is_late
 
-    def gap_us(self) -> int:
-        """Between the two halves: by their device times, else by their arrival."""
-        return _gap_us(self.halves["latitude"], self.halves["longitude"])
-
 
 _OTHER: Final = {"latitude": "longitude", "longitude": "latitude"}
 
@@ -117,7 +113,7 @@ class PositionJoin:
             torn.run = 0
         torn.halves[name] = one
         torn.last, torn.is_used, torn.run = name, False, torn.run + 1
-        if len(torn.halves) > 1 and _pair(torn) in self._no_fix:
+        if len(torn.halves) > 1 and (torn.halves["latitude"].degrees, torn.halves["longitude"].degrees) in self._no_fix:
             torn.clear()
         else:
             self._waiting[key] = arrival_us + self._settle_us
@@ -163,14 +159,14 @@ class PositionJoin:
     def _quiet(self, key: tuple[str, ...], torn: _Torn) -> list[JoinedPosition]:
         """No third half came: the position of two halves that are of one fix."""
         self._waiting.pop(key, None)
-        is_pair = torn.run == len(torn.halves) == len(_OTHER) and torn.gap_us() <= self._settle_us
+        is_pair = torn.run == len(torn.halves) == len(_OTHER) and _gap_us(*torn.halves.values()) <= self._settle_us
         return self._positions(torn, is_held=False) if is_pair else []
 
     def _ended_fix(self, torn: _Torn) -> list[JoinedPosition]:
         """The position of the last half, whose fix has ended: the other half is the newest one before it."""
         if not torn.last or _OTHER[torn.last] not in torn.halves:
             return []
-        gap_us = torn.gap_us()
+        gap_us = _gap_us(*torn.halves.values())
         if torn.run > 1 and gap_us <= self._settle_us:
             return self._positions(torn, is_held=False)
         if gap_us > self._hold_us or not self._hold_us:
@@ -198,10 +194,6 @@ class PositionJoin:
         while len(self._torn) > MAX_KEYS:
             key, _ = self._torn.popitem(last=False)
             self._waiting.pop(key, None)
-
-
-def _pair(torn: _Torn) -> tuple[float, float]:
-    return torn.halves["latitude"].degrees, torn.halves["longitude"].degrees
 
 
 def _gap_us(one: Coordinate, other: Coordinate) -> int:

@@ -23,7 +23,8 @@ from functools import lru_cache, reduce
 from operator import xor
 from typing import Any, Final, NamedTuple
 
-from edge_agent.mapping.formats import MAX_ELEMENTS, Undecodable, UndecodableMessage
+from edge_agent.mapping.formats import Undecodable, UndecodableMessage
+from waybill.record import MAX_ELEMENTS
 
 MAX_SENTENCE_CHARACTERS: Final = 255
 """The standard allows 82; receivers with many digits exceed it."""

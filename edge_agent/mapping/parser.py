@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from edge_agent.intake.messages import (
-    MAX_ELEMENTS,
     LateRecord,
     MessageParser,
     Parsed,
@@ -29,6 +28,7 @@ from edge_agent.mapping.join import JoinedPosition, PositionJoin
 from edge_agent.mapping.paths import Enclosing, TopicPattern, elements_of
 from edge_agent.mapping.settings import VEHICLE_NAMES, MappingSettings
 from waybill.record import (
+    MAX_ELEMENTS,
     MAX_RAW_BYTES,
     NO_ARRIVAL,
     NO_MAPPING,

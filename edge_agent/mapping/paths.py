@@ -22,12 +22,17 @@ ROOT: Final = -1
 """`up` of a path that starts at the whole message."""
 
 
-class _Missing:
+class Mark:
+    """A result that is no value."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def __repr__(self) -> str:
-        return "MISSING"
+        return self._name
 
 
-MISSING: Final = _Missing()
+MISSING: Final = Mark("MISSING")
 """What a path gives where the message has nothing; null is a value."""
 
 
@@ -204,15 +209,10 @@ class TopicPattern:
 
     def match(self, topic: str) -> dict[str, str] | None:
         """The named levels of a topic; None for a topic that does not follow the pattern."""
+        from paho.mqtt.client import topic_matches_sub  # noqa: PLC0415 - commands that read no message do without
+
         parts = topic.split("/")
-        if len(parts) < len(self.levels) or (len(parts) > len(self.levels) and not self.is_open):
-            return None
-        # As in MQTT 5, 4.7.2: no wildcard in the first place matches a topic of the broker's own.
-        if parts[0].startswith("$") and (not self.levels or self.levels[0] is None):
-            return None
-        if any(level is not None and level != part for level, part in zip(self.levels, parts, strict=False)):
-            return None
-        return {name: parts[place] for place, name in self.names.items()}
+        return {n: parts[at] for at, n in self.names.items()} if topic_matches_sub(self.filter, topic) else None
 
     def overlaps(self, other: TopicPattern) -> bool:
         """Whether a topic may follow both patterns."""

@@ -15,7 +15,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from edge_agent.mapping.formats import (
-    MAX_ELEMENTS,
     Decoder,
     NotForMappings,
     TopicDecoder,
@@ -23,6 +22,7 @@ from edge_agent.mapping.formats import (
     UndecodableMessage,
 )
 from edge_agent.mapping.settings import SPARKPLUG_NAMESPACE
+from waybill.record import MAX_ELEMENTS
 
 MAX_PROTOBUF_BYTES: Final = 1 << 18
 MAX_METRICS: Final = 2_000
@@ -295,7 +295,7 @@ def _name(name: bytes) -> str:
 
 def _elements(outer: Any, metrics: Iterator[tuple[str, Any, Any]]) -> Any:
     """One element for each time; a second value of a metric at the same time is in an element of its own."""
-    sent = _plain_head(outer)
+    sent = {name: getattr(outer, name) for name in ("timestamp", "seq") if outer.HasField(name)}
     elements: dict[tuple[int | None, int], dict[str, Any]] = {}
     seen: dict[tuple[int | None, str], int] = {}
     for name, metric, value in metrics:
@@ -310,10 +310,6 @@ def _elements(outer: Any, metrics: Iterator[tuple[str, Any, Any]]) -> Any:
     if len(elements) == 1:
         return next(iter(elements.values()))
     return list(elements.values()) or {"metrics": {}, "payload": sent}
-
-
-def _plain_head(outer: Any) -> dict[str, int]:
-    return {name: getattr(outer, name) for name in ("timestamp", "seq") if outer.HasField(name)}
 
 
 def _value(metric: Any, datatype: int | None) -> Any:

@@ -375,7 +375,9 @@ class MappingSettings(_Model):
             raise ValueError(f"mapping {self.name}: join is for positions: set position")
         self._check_format()
         known = set(TopicPattern(self.topic).names.values())
-        for where, level in self.levels_used():
+        levels = [(where, one.level) for where, one in self.readers() if one.level is not None]
+        levels += [(f"signals.{one.path}", level) for one in self.signals for level in level_names(one.path)]
+        for where, level in levels:
             if level not in known:
                 have = f"; known are {', '.join(sorted(known))}" if known else "; the topic has no named level"
                 raise ValueError(f"mapping {self.name}: {where}: no level {level!r}{name_advice(level, known) or have}")
@@ -403,20 +405,19 @@ class MappingSettings(_Model):
             return
         try:
             database = self.can.database
-            for place, part, path in self.paths_used():
-                unit = "none" if isinstance(part, TimeSource) else getattr(part, "unit", "none")
-                database.check_member(place, path, unit)
+            for place, part in self.readers():
+                if part.path is not None:
+                    unit = "none" if isinstance(part, TimeSource) else getattr(part, "unit", "none")
+                    database.check_member(place, part.path, unit)
         except ValueError as error:
             raise ValueError(f"mapping {self.name}: {error}") from None
 
-    def paths_used(self) -> Iterator[tuple[str, Any, str]]:
-        """The place of each member that is read, the source or condition that reads it, and its path."""
+    def readers(self) -> Iterator[tuple[str, ValueSource | TimeSource | Condition]]:
+        """The place of each source and condition, and what reads there."""
         for place, part in self.parts():
-            if isinstance(part, ValueSource | TimeSource) and part.path is not None:
-                yield place, part, part.path
-            for condition in getattr(part, "when", ()):
-                if condition.path is not None:
-                    yield f"{place}.when".lstrip("."), condition, condition.path
+            if isinstance(part, ValueSource | TimeSource):
+                yield place, part
+            yield from ((f"{place}.when".lstrip("."), one) for one in getattr(part, "when", ()))
 
     @property
     def may_mix_vehicles(self) -> bool:
@@ -428,17 +429,6 @@ class MappingSettings(_Model):
     def form(self) -> tuple[Any, ...]:
         """What decides how a message is decoded."""
         return self.format, self.csv, self.can
-
-    def levels_used(self) -> Iterator[tuple[str, str]]:
-        """The place and name of each level that a member reads."""
-        for place, part in self.parts():
-            if (level := getattr(part, "level", None)) is not None:
-                yield place, level
-            for condition in getattr(part, "when", ()):
-                if condition.level is not None:
-                    yield f"{place}.when".lstrip("."), condition.level
-        for signal in self.signals:
-            yield from ((f"signals.{signal.path}", level) for level in level_names(signal.path))
 
     def parts(self) -> Iterator[tuple[str, Any]]:
         """Each source and each table with conditions, with its place."""

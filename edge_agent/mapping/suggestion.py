@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from edge_agent.errors import AgentError
+from edge_agent.intake.messages import TIME_UNITS, YEAR_2000_S, YEAR_2100_S, read_number
 from edge_agent.mapping.formats import UndecodableMessage, decode_json
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
@@ -71,8 +72,6 @@ _DIMENSION_SUFFIXES: Final = {
 }
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _BARE: Final = re.compile(r'[^\s."\[\]/\\*]+')
-_YEAR_2000_S, _YEAR_2100_S = 946_684_800, 4_102_444_800
-_TIME_UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class SamplesUnreadable(AgentError):
@@ -161,7 +160,7 @@ def _unit(role: str, leaf: _Leaf, pair: Sequence[_Leaf]) -> str:
     if unit in _DIMENSION_SUFFIXES[role]:
         return unit
     values = [value for one in pair for value in one.values] if leaf in pair else leaf.values
-    greatest = max((abs(number) for number in map(_number, values) if number is not None), default=0.0)
+    greatest = max((abs(number) for number in map(read_number, values) if number is not None), default=0.0)
     if role in {"latitude", "longitude"}:
         # Half a circle has 3.15 radians. A large whole number is a fraction of a degree, of unknown size.
         return "deg" if 3.15 < greatest <= 360 else "?"
@@ -170,22 +169,13 @@ def _unit(role: str, leaf: _Leaf, pair: Sequence[_Leaf]) -> str:
     return "?"
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
 def _time(leaf: _Leaf) -> tuple[str, str]:
     """The members of a time's table after its path, and a comment."""
     value = leaf.values[0]
-    number = _number(value)
+    number = read_number(value)
     if number is not None:
-        for unit, per_second in _TIME_UNITS.items():
-            if _YEAR_2000_S <= number / per_second < _YEAR_2100_S:
+        for unit, (per_second, _) in TIME_UNITS.items():
+            if YEAR_2000_S <= number / per_second < YEAR_2100_S:
                 moment = datetime.fromtimestamp(number / per_second, UTC)
                 return f'unit = "{unit}"', f"{_shown(value)} is {moment:%Y-%m-%dT%H:%M:%SZ}"
         return 'unit = "?"', f"{_shown(value)} is not a time of this century in s, ms, us or ns"
@@ -269,7 +259,7 @@ def _csv_row(text: object) -> tuple[str, list[str]] | None:
             fields = [field.strip() for field in next(csv.reader([line], delimiter=delimiter), [])]
         except csv.Error:
             continue
-        numbers = sum(_number(field) is not None for field in fields)
+        numbers = sum(read_number(field) is not None for field in fields)
         if _FIELDS[0] <= len(fields) <= _FIELDS[1] and numbers >= _LEAST_NUMBERS:
             return delimiter, fields
     return None

@@ -12,13 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from edge_agent.errors import StoreClosed, StoreDamaged, StoreError, StoreFailing, StoreForeign, StoreFull
 from edge_agent.store.batch_rows import (
-    BatchOwner,
     PendingRecord,
     RecentArrivals,
     StoredBatch,
@@ -210,28 +209,21 @@ class Buffer:
 
     @property
     def epoch(self) -> int:
-        return self._database.epoch
+        return self.database.epoch
 
     @property
     def head(self) -> int:
         """The highest sequence number of this epoch; 0 before the first record."""
-        return self._database.head
-
-    def head_of(self, epoch: int) -> int:
-        """The highest sequence number that an epoch is known to have committed."""
-        return self._database.head_of(epoch)
+        return self.database.head
 
     def last_id(self) -> int:
         """The highest id that a batch can have now."""
-        return self._database.last_id()
-
-    def owner_of(self, identity: int) -> BatchOwner:
-        return self._database.owner_of(identity)
+        return self.database.last_id()
 
     def depth(self) -> dict[int, Depth]:
         """Waiting records and bytes by class index."""
         with self._lock:
-            return {index: Depth(depth.records, depth.size) for index, depth in self._database.depth.items()}
+            return {index: Depth(depth.records, depth.size) for index, depth in self.database.depth.items()}
 
     def commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
         """Gives records their ids and stores them, in order of class, in one synced transaction.
@@ -250,7 +242,7 @@ class Buffer:
                 return self._commit(waiting, wall_ms)
 
     def _commit(self, waiting: Sequence[PendingRecord], wall_ms: int) -> list[StoredBatch]:
-        database, identity = self._database, self._file.identity
+        database, identity = self.database, self._file.identity
         new = pack_commit(waiting, database.owner_of(database.last_id()), database.ordinal, wall_ms)
         # Before the ids are given: if the buffer is lost after this commit, its lineage bounds them.
         identity.raise_head_limit(database, len(waiting))
@@ -271,7 +263,7 @@ class Buffer:
         identity.on_committed(database)
         return new.batches
 
-    def edit(self, change: Callable[[Connection, TransactionTotals], None]) -> None:
+    def edit(self, change: Callable[[Connection, TransactionTotals], object]) -> None:
         """Changes stored batches in one synced transaction, after pending acknowledgements. Raises StoreError."""
         with self._open() as database:
             try:
@@ -280,14 +272,14 @@ class Buffer:
                 self._file.make_room(database.writer)
                 self._edit(change)
 
-    def _edit(self, change: Callable[[Connection, TransactionTotals], None]) -> None:
+    def _edit(self, change: Callable[[Connection, TransactionTotals], object]) -> None:
         with self._transaction() as changes:
-            change(self._database.writer, changes)
+            change(self.database.writer, changes)
 
     @contextmanager
     def _transaction(self) -> Iterator[TransactionTotals]:
         """A synced transaction that first stores acknowledgements and finally counters. Raises StoreError."""
-        database, changes = self._database, TransactionTotals()
+        database, changes = self.database, TransactionTotals()
         with transaction(database.writer):
             # In a transaction that is needed anyway: each sync wears the flash.
             for ordinal, epoch in database.epochs.items():
@@ -324,21 +316,17 @@ class Buffer:
         self.edit(
             lambda connection, changes: halves.extend(split_or_dead_letter(connection, changes, identities, reason))
         )
-        return [self._database.find(identity) for identity in halves]
+        return [self.database.find(identity) for identity in halves]
 
     def requeue_dead_letters(self) -> None:
         """Sends dead letters again. Raises StoreError."""
-
-        def change(connection: Connection, _: TransactionTotals) -> None:
-            connection.execute("DELETE FROM dead_letter_batches")
-
         # Without dead letters an edit would only cost a sync.
-        if self.query_one("SELECT id FROM dead_letter_batches LIMIT 1", ()) is not None:
-            self.edit(change)
+        if self.database.query_one("SELECT id FROM dead_letter_batches LIMIT 1", ()) is not None:
+            self.edit(lambda connection, _: connection.execute("DELETE FROM dead_letter_batches"))
 
     def subscriptions(self) -> set[str]:
         """The topic filters that the session at the vehicle's broker may have. Raises StoreError."""
-        return self._database.subscriptions()
+        return self.database.subscriptions()
 
     def set_subscriptions(self, filters: Set[str]) -> None:
         """Stores these filters in place of the former ones. Raises StoreError."""
@@ -354,19 +342,11 @@ class Buffer:
 
     def read_after(self, identity: int, class_index: int, limit: int) -> list[StoredBatch]:
         """The next batches of a class to send, without their data, in order of their ids."""
-        return self._database.read_after(identity, class_index, limit)
+        return self.database.read_after(identity, class_index, limit)
 
     def load(self, identity: int) -> bytes | None:
         """The encoded form of a batch; None if it is gone."""
-        return self._database.load(identity)
-
-    def query_one(self, sql: str, parameters: tuple[Any, ...]) -> Any:
-        """The first row of a query, or None. Raises StoreError."""
-        return self._database.query_one(sql, parameters)
-
-    def free_pages_bytes(self) -> int:
-        """Unused space inside the file."""
-        return self._database.free_pages_bytes()
+        return self.database.load(identity)
 
     def delete_damaged(self) -> bool:
         """Deletes archived damaged files; returns whether there were any."""
@@ -384,7 +364,7 @@ class Buffer:
             database.close()
             self._use(self._file.open_again())
             with mapped_errors():
-                self._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self.database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def repair(self, generation: int) -> None:
         """Rebuilds the file after StoreDamaged: readable rows are copied, a new epoch begins, the rest is declared
@@ -419,9 +399,9 @@ class Buffer:
                 self.prune_acknowledged()
                 self._renew_lineage()
             with suppress(sqlite3.Error):
-                self._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self.database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._is_closed = True
-            self._database.close()
+            self.database.close()
 
     @contextmanager
     def _open(self) -> Iterator[OpenDatabase]:
@@ -429,10 +409,10 @@ class Buffer:
         with self._lock:
             if self._is_closed:
                 raise StoreClosed(f"{self.path} was closed")
-            yield self._database
+            yield self.database
 
     def _use(self, database: OpenDatabase) -> None:
-        self._database = database
+        self.database = database
         self.counters.stored = database.counters
         size = self._options.recent_size
         with mapped_errors():
@@ -441,4 +421,4 @@ class Buffer:
     def _renew_lineage(self) -> None:
         """After a start, a repair or an end. Without room for it, the next commit tries again."""
         with suppress(OSError, StoreFull):
-            self._file.identity.renew(self._database)
+            self._file.identity.renew(self.database)

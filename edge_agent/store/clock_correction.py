@@ -11,7 +11,6 @@ have been sent:
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import structlog
 
@@ -48,12 +47,13 @@ class ClockCorrector:
 
         Returns the wall clock's offset with which the boot's records were stamped, and the number of corrected batches.
         """
-        known = self._boot(boot)
+        known = self._buffer.database.query_one(
+            "SELECT offset_us, delta_us, at_us, after, through FROM boots WHERE boot = ?", (boot,)
+        )
         if known is None:
             row = (boot, offset_us)
-            self._buffer.edit(
-                lambda connection, _: _run(connection, "INSERT INTO boots VALUES (?, ?, 0, 0, 0, 0)", row)
-            )
+            sql = "INSERT INTO boots VALUES (?, ?, 0, 0, 0, 0)"
+            self._buffer.edit(lambda connection, _: connection.execute(sql, row))
             return offset_us, 0
         stored_offset_us, delta_us, at_us, after, through = known
         if through == 0:
@@ -69,9 +69,8 @@ class ClockCorrector:
 
         def begin(connection: Connection, _: TransactionTotals) -> None:
             for identity in sent:
-                _run(connection, "UPDATE batches SET sent = 1 WHERE id = ?", (identity,))
-            _run(
-                connection,
+                connection.execute("UPDATE batches SET sent = 1 WHERE id = ?", (identity,))
+            connection.execute(
                 "INSERT OR REPLACE INTO boots VALUES (?, ?, ?, ?, ?, ?)",
                 (jump.boot, jump.offset_us, jump.delta_us, jump.at_us, after, through),
             )
@@ -103,10 +102,10 @@ class ClockCorrector:
             reached = rows[-1][0] if len(rows) == BATCHES_PER_STEP else through
             # In the step's own transaction: after a crash no batch is corrected twice.
             if reached < through:
-                _run(connection, "UPDATE boots SET after = ? WHERE boot = ?", (reached, jump.boot))
+                connection.execute("UPDATE boots SET after = ? WHERE boot = ?", (reached, jump.boot))
             else:
                 offset_us = jump.offset_us + jump.delta_us
-                _run(connection, "UPDATE boots SET offset_us = ?, through = 0 WHERE boot = ?", (offset_us, jump.boot))
+                connection.execute("UPDATE boots SET offset_us = ?, through = 0 WHERE boot = ?", (offset_us, jump.boot))
 
         self._buffer.edit(step)
         return reached, changed
@@ -137,14 +136,9 @@ class ClockCorrector:
         changes.count_removed(class_index, records - new_records, size - new_size)
         # The commit was stamped by the same clock.
         wall = "UPDATE batches SET wall_ms = wall_ms + ? WHERE id = ?"
-        _run(connection, wall, (jump.delta_us // 1000, identity))
+        connection.execute(wall, (jump.delta_us // 1000, identity))
         changes.counts["corrected"] += new_records
         return 1
-
-    def _boot(self, boot: str) -> Any:
-        return self._buffer.query_one(
-            "SELECT offset_us, delta_us, at_us, after, through FROM boots WHERE boot = ?", (boot,)
-        )
 
     def _set(self, counters: dict[str, int]) -> None:
         def change(_: Connection, changes: TransactionTotals) -> None:
@@ -152,7 +146,3 @@ class ClockCorrector:
                 changes.counts[name] = value - self._buffer.counters.value(name)
 
         self._buffer.edit(change)
-
-
-def _run(connection: Connection, sql: str, parameters: tuple[Any, ...]) -> None:
-    connection.execute(sql, parameters)

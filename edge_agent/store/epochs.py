@@ -95,10 +95,6 @@ def next_epoch(least: int, wall_ms: int) -> int:
     return drawn if drawn > least else least + 1 + secrets.randbits(35)
 
 
-def new_token() -> int:
-    return secrets.randbits(62) + 1
-
-
 def read_mark(connection: Connection) -> LineageMark | None:
     """The buffer's mark; None in a new buffer. Raises sqlite3.Error."""
     row = connection.execute("SELECT token, following, changed_ns FROM mark").fetchone()
@@ -247,7 +243,7 @@ class BufferIdentity:
             database.epoch,
             database.head + records + HEAD_STEP,
             database.pruned_through(),
-            new_token(),
+            secrets.randbits(62) + 1,
         )
         replace_lineage(database.writer, self._path.parent, lineage)
         self._lineage, self._renewed_at_ns = lineage, written_ns

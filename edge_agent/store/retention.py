@@ -77,7 +77,7 @@ _ROW = "id, last, class, records, size"
 def free_space(buffer: Buffer) -> int:
     """Bytes by which the buffer can still grow: free on the file system and unused inside its file."""
     system = os.statvfs(buffer.path.parent)
-    return system.f_bavail * system.f_frsize + buffer.free_pages_bytes()
+    return system.f_bavail * system.f_frsize + buffer.database.free_pages_bytes()
 
 
 class BufferRetention:
@@ -119,7 +119,7 @@ class BufferRetention:
             for row in oldest_rows(connection, eviction.class_index, ROWS_AT_ONCE):
                 if freed >= eviction.size:
                     break
-                freed += drop_batch(connection, row, self._buffer.owner_of(row.id), eviction.reason, changes)
+                freed += drop_batch(connection, row, self._buffer.database.owner_of(row.id), eviction.reason, changes)
 
         self._buffer.edit(change)
         if freed:

@@ -18,10 +18,6 @@ from waybill.record import Record, decode
 RING = 5_000
 
 
-def correction_rules(jump_us: int) -> CorrectionRules:
-    return CorrectionRules(same_clock_us=300_000_000, drift_ppm=100, jump_us=jump_us)
-
-
 class IntakeHarness:
     """An intake over a buffer in a folder; `deliver` is a broker whose messages are all acknowledged."""
 
@@ -30,7 +26,6 @@ class IntakeHarness:
         folder: Path,
         buffer: Buffer | None = None,
         configured: AgentSettings | None = None,
-        jump_us: int = 2_000_000,
         *,
         clocks: SteadyClocks | None = None,
         space: Callable[[Buffer], int] = lambda _: 1 << 40,
@@ -45,12 +40,13 @@ class IntakeHarness:
         configured = configured or settings()
         self.clocks = clocks or SteadyClocks()
         self.retention = BufferRetention(self.buffer, configured.buffer, configured.classes, space)
+        rules, began_us = CorrectionRules(), self.clocks.offset_us if offset_us is None else offset_us
         parts = IntakeParts(
             buffer=self.buffer,
             retention=self.retention,
             clocks=self.clocks,
-            clock_monitor=ClockMonitor("boot", self.clocks.offset_us if offset_us is None else offset_us, jump_us),
-            correction=correction_rules(jump_us),
+            clock_monitor=ClockMonitor("boot", began_us, rules.jump_us),
+            correction=rules,
             parser=parser or MessageParser(),
             on_commit=on_commit,
             on_missed=lambda: None,

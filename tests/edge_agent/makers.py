@@ -10,7 +10,7 @@ from edge_agent.store.batch_rows import PendingRecord, StoredBatch, arrival_of
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferOptions
 from edge_agent.store.rebuild import count_missing
-from waybill.record import Event, Position, Signal
+from waybill.record import Event, IntervalSet, Position, Signal, decode
 
 DEVICE = "eu-0001"
 WALL_MS = 1_767_603_422_000
@@ -69,6 +69,17 @@ def stored_bytes(buffer: Buffer, identity: int) -> bytes:
     return data
 
 
+def sent_and_declared(buffer: Buffer, epoch: int | None = None) -> tuple[IntervalSet, IntervalSet]:
+    """What the buffer would deliver and declare, of one epoch or all, every batch read in full."""
+    delivered, declared = IntervalSet(), IntervalSet()
+    for index in range(3):
+        for block in buffer.read_after(0, index, 10_000):
+            header = decode(stored_bytes(buffer, block.id)).header
+            if epoch in {None, header.epoch}:
+                delivered, declared = delivered | header.record_seqs, declared | header.lost_seqs
+    return delivered, declared
+
+
 def missing_in(buffer: Buffer) -> int:
     """How many record ids are neither waiting nor acknowledged nor declared lost; 0 unless something is wrong."""
-    return count_missing(buffer._database.writer, buffer.head, buffer.counters.stored)
+    return count_missing(buffer.database.writer, buffer.head, buffer.counters.stored)

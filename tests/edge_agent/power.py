@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -207,16 +207,13 @@ class Computer:
             rows = self._real.execute(sql, parameters).fetchall()
         if sql == "COMMIT" and self.disk.draw.random() < self._checkpoints:
             self._checkpoint()
-        return SharedCursor(self, rows)
+        return SharedCursor(rows)
 
     def _checkpoint(self) -> None:
         """What SQLite does by itself after a commit; it passes over errors there, which apsw would raise."""
         assert self._real is not None
-        try:
-            with _errors(self):
-                self._real.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error:
-            pass
+        with suppress(sqlite3.Error), _errors(self):
+            self._real.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def leave(self) -> None:
         self._users -= 1
@@ -242,7 +239,7 @@ class Computer:
 
 
 class SharedCursor:
-    def __init__(self, computer: Computer, rows: list[Any]) -> None:
+    def __init__(self, rows: list[Any]) -> None:
         self._rows = iter(rows)
 
     def fetchone(self) -> Any:
@@ -265,7 +262,7 @@ class SharedConnection:
         if not self._open:
             raise sqlite3.ProgrammingError("closed")
         if not self._first and sql.startswith("PRAGMA") and "freelist" not in sql:
-            return SharedCursor(self._computer, [])
+            return SharedCursor([])
         return self._computer.execute(self._computer.pragma(sql), parameters)
 
     def close(self) -> None:
@@ -274,23 +271,18 @@ class SharedConnection:
             self._computer.leave()
 
 
-class _errors:  # noqa: N801 - a context manager
+@contextmanager
+def _errors(computer: Computer) -> Iterator[None]:
     """apsw's errors as those of the standard library; without power, as what they mean for the test."""
-
-    def __init__(self, computer: Computer) -> None:
-        self._computer = computer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, apsw.Error):
-            if self._computer.disk.dead:
-                raise PowerCut from error
-            mapped = sqlite3.OperationalError(str(error))
-            mapped.sqlite_errorcode = _CODES.get(type(error), sqlite3.SQLITE_ERROR)
-            mapped.sqlite_errorname = type(error).__name__
-            raise mapped from error
+    try:
+        yield
+    except apsw.Error as error:
+        if computer.disk.dead:
+            raise PowerCut from error
+        mapped = sqlite3.OperationalError(str(error))
+        mapped.sqlite_errorcode = _CODES.get(type(error), sqlite3.SQLITE_ERROR)
+        mapped.sqlite_errorname = type(error).__name__
+        raise mapped from error
 
 
 def _put(content: bytearray, data: bytes, offset: int) -> None:

@@ -5,16 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paho.mqtt import client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from deploy.local import Server, wait_all
 from edge_agent.devices import load_device
-from edge_agent.inspection import read_status
-from tests.waiting import PATIENCE
+from edge_agent.inspection import exported_lines, read_status
+from tests.waiting import PATIENCE, wait_until
 
 TENANT, DEVICE = "acme", "eu-0001"
 FIRST_MS = 1_767_603_422_000
@@ -84,6 +86,32 @@ class AgentProcess:
 
     def status(self, device: str = "") -> dict[str, Any]:
         return read_status(load_device(self.config, device))
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """From when the agent listens to its end."""
+        self.log.unlink(missing_ok=True)
+        self.start()
+        try:
+            wait_until(lambda: "listening" in self.log.read_text(encoding="utf-8"), 20)
+            yield self
+        finally:
+            self.stop()
+
+    def exported(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in exported_lines(load_device(self.config, ""))]
+
+
+@contextmanager
+def started(*brokers: Server) -> Iterator[None]:
+    for one in brokers:
+        one.start()
+    try:
+        wait_all(brokers)
+        yield
+    finally:
+        for one in brokers:
+            one.stop()
 
 
 class VehicleSensors:

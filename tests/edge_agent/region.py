@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,15 +23,10 @@ class MqttRegion:
     def __init__(self, port: int, name: str = "region", tls: TlsFiles | None = None) -> None:
         self.records: dict[Name, Record] = {}
         self.lost: dict[tuple[str, int], IntervalSet] = {}
-        self.reasons: Counter[str] = Counter()
         self.heads: dict[tuple[str, int], int] = {}
-        self.repeated = 0
         self.conflicts: list[Name] = []
-        self.batches: list[tuple[float, int, int]] = []
-        self.batch_bytes = 0
-        self.on_record: Callable[[Record], None] | None = None
+        self.payloads: list[bytes] = []
         self.answers = True
-        self.pause_s = 0.0
         self.errors: list[BaseException] = []
         self.reports: list[bytes] = []
         self._ready = threading.Event()
@@ -82,22 +76,15 @@ class MqttRegion:
             self.errors.append(error)
 
     def _take_batch(self, topic: str, payload: bytes) -> None:
+        self.payloads.append(payload)
         batch = decode(payload)
         life = (batch.device, batch.epoch)
-        self.batches.append((time.monotonic(), len(batch.records), len(payload)))
-        self.batch_bytes += len(payload)
         self.heads[life] = max(batch.head, self.heads.get(life, 0))
         for record in batch.records:
             name = (*life, record.seq)
-            known = self.records.setdefault(name, record)
-            if known is not record:
-                self.repeated += 1
-                if known != record:
-                    self.conflicts.append(name)
-            elif self.on_record:
-                self.on_record(record)
+            if self.records.setdefault(name, record) != record:
+                self.conflicts.append(name)
         self.lost[life] = self.lost.get(life, IntervalSet()) | batch.header.lost_seqs
-        self.reasons.update(tombstone.reason for tombstone in batch.tombstones)
         if self.answers:
-            ack = Ack(batch.epoch, batch.header.seqs, self.pause_s)
-            self.client.publish(topic.removesuffix("batch") + "ack", encode_ack(ack), qos=1)
+            ack = encode_ack(Ack(batch.epoch, batch.header.seqs))
+            self.client.publish(topic.removesuffix("batch") + "ack", ack, qos=1)

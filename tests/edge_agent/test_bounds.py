@@ -4,8 +4,8 @@ import pytest
 
 from edge_agent.config import BufferSettings, ClassSettings
 from edge_agent.store.retention import BufferRetention
-from tests.edge_agent.makers import fill, open_buffer
-from waybill.record import IntervalSet, decode
+from tests.edge_agent.makers import fill, open_buffer, sent_and_declared
+from waybill.record import IntervalSet
 
 CLASSES = (
     ClassSettings(name="urgent", topics=("e",), urgent=True),
@@ -13,16 +13,6 @@ CLASSES = (
     ClassSettings(name="other", topics=("#",)),
 )
 ROOM = 1 << 40
-
-
-def sent_and_declared(buffer):
-    delivered, declared, reasons = IntervalSet(), IntervalSet(), set()
-    for index in range(3):
-        for block in buffer.read_after(0, index, 10_000):
-            batch = decode(buffer.load(block.id))
-            delivered, declared = delivered | batch.header.record_seqs, declared | batch.header.lost_seqs
-            reasons |= {tombstone.reason for tombstone in batch.tombstones}
-    return delivered, declared, reasons
 
 
 def filled(tmp_path, batches=40, records=100):
@@ -42,7 +32,7 @@ def test_the_quota_holds_and_every_record_is_kept_or_declared(tmp_path, share):
     quota = int(size(buffer) * share)
     settings = BufferSettings.model_construct(**{**BufferSettings().model_dump(), "max_bytes": quota})
     BufferRetention(buffer, settings, CLASSES, lambda _: ROOM).enforce()
-    delivered, declared, _ = sent_and_declared(buffer)
+    delivered, declared = sent_and_declared(buffer)
     assert size(buffer) <= quota
     assert delivered | declared == IntervalSet([(1, 4000)])
     assert not delivered & declared

@@ -34,8 +34,8 @@ def test_the_buffer_of_another_device_is_not_shown_under_this_name(tmp_path: Pat
 def test_a_buffer_of_another_version_is_said_to_be_one_by_every_command(tmp_path: Path, words: tuple[str, ...]) -> None:
     buffer = open_buffer(tmp_path)
     for change in ("DROP TABLE dead_letter_batches", "DROP TABLE epochs", "PRAGMA user_version = 4"):
-        buffer._database.writer.execute(change)
-    buffer._database.close()
+        buffer.database.writer.execute(change)
+    buffer.database.close()
     found = command(tmp_path, *words)
     assert found.exit_code == 1
     assert "the buffer has version 4, and this agent reads version 9" in found.output

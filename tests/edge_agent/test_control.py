@@ -3,7 +3,6 @@
 from itertools import pairwise
 from pathlib import Path
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,26 +134,6 @@ def test_an_error_in_one_control_message_is_counted_and_the_next_is_served(tmp_p
     assert waiting(buffer) == 0
     assert road.drainer
     assert road.drainer.control_unreadable >= 2
-
-
-HOSTILE_ACKS = [
-    b"",
-    b"\xc1",
-    msgpack.packb({"epoch": float("inf")}),
-    msgpack.packb({"epoch": 1, "ranges": [[1, 2**64 - 1]]}),
-    msgpack.packb({"epoch": 1, "ranges": [[5, 1]]}),
-    msgpack.packb({"epoch": "a", "ranges": 3}),
-    msgpack.packb({"pause_s": float("nan")}),
-    msgpack.packb({"refused": {"a": 1}}),
-    b"\xdd\xff\xff\xff\xff",
-    b"\x91" * 100_000,
-]
-
-
-@pytest.mark.parametrize("payload", HOSTILE_ACKS, ids=range(len(HOSTILE_ACKS)))
-def test_a_hostile_acknowledgement_is_malformed_and_no_more(payload: bytes) -> None:
-    (event,) = control_events("ack", payload)
-    assert isinstance(event, MalformedControl)
 
 
 def test_what_is_to_be_sent_again_later_is_no_refusal_and_waits_for_its_pause(tmp_path: Path) -> None:

@@ -1,18 +1,15 @@
 """What is sent next: live data first, the backlog's share, classes in order, the window, nothing twice at once."""
 
-from random import Random
 from typing import Any
 
 from edge_agent.clocks import ClockJump
-from edge_agent.config import AgentSettings, DrainSettings
-from edge_agent.drain.dispatcher import Dispatcher, merge_batches
+from edge_agent.config import DrainSettings
+from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.drain.drainer import MAX_NEW_BATCHES, DrainInbox
-from edge_agent.drain.region import RegionChoice, UplinkHealth
-from edge_agent.errors import LinkClosed, LinkError
 from edge_agent.store.batch_rows import StoredBatch, batch_row_id
 from edge_agent.store.buffer import Buffer
 from tests.edge_agent.makers import WALL_MS, fill, open_buffer, pending_record
-from waybill.record import Batch, IntervalSet, Tombstone, decode, encode
+from waybill.record import Batch, IntervalSet, decode
 
 SETTINGS = DrainSettings(batch_records=100, merge_below_records=50, window=8, live_s=10, ack_timeout_s=5)
 
@@ -111,36 +108,6 @@ def test_what_is_not_acknowledged_in_time_or_was_on_a_broken_connection_is_sent_
     assert drained(it, 6.0) == first
 
 
-def test_a_batch_acknowledged_in_part_comes_back_with_what_is_missing(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 61))
-    it = dispatcher(buffer)
-    drained(it)
-    it.on_acked(buffer.epoch, IntervalSet([(1, 20), (31, 60)]))
-    buffer.prune_acknowledged()
-    it.retry_overdue(5.0)
-    assert seqs(drained(it, 5.0)) == list(range(21, 31))
-
-
-def test_only_allowed_classes_are_sent(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, [1], 1)
-    it = dispatcher(buffer)
-    it.on_committed(0.0, buffer.commit([pending_record(2, 2), pending_record(3, 0)], WALL_MS))
-    assert seqs(drained(it, 0.0, frozenset({0}))) == [2]
-    assert drained(it, 0.0, frozenset()) == []
-    assert sorted(seqs(drained(it, 0.0, frozenset({0, 1, 2})))) == [1, 3]
-
-
-def test_a_merged_batch_accounts_for_what_its_parts_did():
-    parts = [
-        encode(Batch("d", 7, 20, (), (Tombstone(11, 20, "quota"),))),
-        encode(Batch("d", 7, 30, (), (Tombstone(21, 30, "quota"),))),
-    ]
-    batch = decode(merge_batches(parts, 99))
-    assert (batch.head, batch.tombstones) == (99, (Tombstone(11, 30, "quota"),))
-
-
 def batches(count: int) -> list[StoredBatch]:
     return [StoredBatch(batch_row_id(1, number), 7, number, 1, 1, 10, 0) for number in range(1, count + 1)]
 
@@ -177,37 +144,3 @@ def test_whatever_is_put_in_wakes_the_drain_where_it_waits():
     inbox.wait(lambda event, timeout_s: woken.append(event.is_set() and timeout_s), 3.0)
     assert (woken[-1], inbox.take_wakeup()) == (3.0, False)
     assert inbox.jumps == type(inbox.jumps)([(ClockJump("boot", 0, 1, 2), 41)])
-
-
-def health() -> UplinkHealth:
-    it = UplinkHealth(ack_timeout_s=30, max_pause_s=100)
-    it.on_connected("eu")
-    return it
-
-
-def choice(*regions: str) -> RegionChoice:
-    settings = AgentSettings.model_validate(
-        {
-            "device": {"id": "d"},
-            "uplinks": [{"region": region, "host": "127.0.0.1"} for region in regions],
-            "failover": {"after_s": 20, "return_after_s": 300},
-        }
-    )
-
-    def refused(_settings):
-        raise LinkError("away")
-
-    return RegionChoice(settings, refused, Random(1))
-
-
-def test_waits_grow_while_sessions_are_taken_over_though_each_connection_is_acknowledged():
-    it = choice("eu")
-    waits = []
-    for number in range(8):
-        it.takeovers.on_connected(float(number))
-        it.on_acked()
-        it.update(float(number), None, "eu", is_acked=True)
-        it.on_failure(number + 0.5, LinkClosed("closed"), "eu")
-        waits.append(it.take_delay_s())
-    assert it.takeovers.is_suspected
-    assert waits[-1] > 8 * waits[0]

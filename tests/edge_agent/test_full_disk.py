@@ -16,12 +16,12 @@ from edge_agent.store.buffer import RESERVE_BYTES, Buffer
 from edge_agent.store.connection import DATABASE
 from edge_agent.store.database import BufferOptions
 from tests.edge_agent.intake_parts import IntakeHarness
-from tests.edge_agent.makers import DEVICE, WALL_MS, missing_in, options, pending_record, stored_bytes
+from tests.edge_agent.makers import DEVICE, WALL_MS, missing_in, options, pending_record, sent_and_declared
 from tests.edge_agent.power import Computer, Disk
 from tests.edge_agent.test_pushed import ANNA, FILE, NOW, signed, trial_of, window
 from tests.identity.makers import operators_file
 from waybill.mqtt.mqtt_client import MqttMessage
-from waybill.record import IntervalSet, Raw, decode
+from waybill.record import IntervalSet, Raw
 
 
 @pytest.fixture
@@ -92,16 +92,6 @@ def damaged(folder: Path, batches: int = 40) -> tuple[int, int]:
         file.seek(4096 * 300)
         file.write(b"\xff" * 4096 * 3)
     return buffer.epoch, batches
-
-
-def sent_and_declared(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
-    delivered, declared = IntervalSet(), IntervalSet()
-    for index in range(3):
-        for block in buffer.read_after(0, index, 10_000):
-            header = decode(stored_bytes(buffer, block.id)).header
-            if header.epoch == epoch:
-                delivered, declared = delivered | header.record_seqs, declared | header.lost_seqs
-    return delivered, declared
 
 
 def test_a_damaged_buffer_is_rebuilt_in_the_room_of_the_reserve(small_disk):

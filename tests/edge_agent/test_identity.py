@@ -10,7 +10,16 @@ import pytest
 
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
-from tests.edge_agent.makers import WALL_MS, fill, missing_in, open_buffer, options, pending_record, stored_bytes
+from tests.edge_agent.makers import (
+    WALL_MS,
+    fill,
+    missing_in,
+    open_buffer,
+    options,
+    pending_record,
+    sent_and_declared,
+    stored_bytes,
+)
 from waybill.record import IntervalSet, decode
 
 LOG_HEADER_BYTES, LOG_FRAME_BYTES = 32, 24 + 4096
@@ -23,15 +32,6 @@ def records_of(buffer: Buffer) -> dict[tuple[int, int], object]:
         for block in buffer.read_after(0, index, 10_000):
             batch = decode(stored_bytes(buffer, block.id))
             found |= {(batch.epoch, record.seq): record for record in batch.records}
-    return found
-
-
-def declared_of(buffer: Buffer, epoch: int) -> IntervalSet:
-    found = IntervalSet()
-    for index in range(3):
-        for block in buffer.read_after(0, index, 10_000):
-            header = decode(stored_bytes(buffer, block.id)).header
-            found |= header.lost_seqs if header.epoch == epoch else IntervalSet()
     return found
 
 
@@ -58,7 +58,7 @@ def leave(buffer: Buffer, clean: bool) -> None:
     if clean:
         buffer.close()
     else:
-        buffer._database.close()
+        buffer.database.close()
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
@@ -120,7 +120,7 @@ def test_a_buffer_that_is_gone_is_declared_as_far_as_its_lineage_knows(tmp_path)
     (tmp_path / DATABASE).unlink()
     buffer = open_buffer(tmp_path)
     assert buffer.epoch != epoch
-    assert declared_of(buffer, epoch).covers(IntervalSet([(1, 10)]))
+    assert sent_and_declared(buffer, epoch)[1].covers(IntervalSet([(1, 10)]))
     assert missing_in(buffer) == 0
 
 
@@ -139,20 +139,20 @@ def test_a_log_that_was_cut_behind_any_frame_begins_a_new_epoch_and_declares_wha
     while kept <= frames:
         folder = tmp_path / str(kept)
         buffer = open_buffer(folder)
-        buffer._database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        buffer.database.writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         for number in range(commits):
             fill(buffer, range(number * 10 + 1, number * 10 + 11))
         epoch, head = buffer.epoch, buffer.head
         main, log = folder / DATABASE, folder / f"{DATABASE}-wal"
         left, left_log = main.read_bytes(), log.read_bytes()
-        buffer._database.close()
+        buffer.database.close()
         main.write_bytes(left)
         log.write_bytes(left_log[: LOG_HEADER_BYTES + kept * LOG_FRAME_BYTES])
         frames = (len(left_log) - LOG_HEADER_BYTES) // LOG_FRAME_BYTES
         buffer = open_buffer(folder)
         assert (buffer.epoch == epoch) == (kept == frames), f"{kept} of {frames} frames"
         there = IntervalSet((block.first, block.last) for block in buffer.read_after(0, 1, 10_000))
-        assert (there | declared_of(buffer, epoch)).covers(IntervalSet([(1, head)]))
+        assert (there | sent_and_declared(buffer, epoch)[1]).covers(IntervalSet([(1, head)]))
         assert missing_in(buffer) == 0
         kept += 1
 

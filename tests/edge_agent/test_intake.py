@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.agent import Agent, buffer_state, current_state, health_state
-from edge_agent.config import DEFAULT_CLASSES, AgentSettings
-from edge_agent.intake import record_intake
+from edge_agent.config import AgentSettings
 from edge_agent.intake.messages import (
     MAX_KINDS,
     NONE,
@@ -20,11 +19,10 @@ from edge_agent.intake.messages import (
     SAMPLE_CHARACTERS,
     SHOWN_S,
     SOME,
-    Parsed,
     UnreadableMessages,
     parse_message,
 )
-from edge_agent.intake.record_intake import GATHER_S, GroupCommit, classifier
+from edge_agent.intake.record_intake import GATHER_S, GroupCommit
 from edge_agent.store.batch_rows import (
     BATCH_CONTENT_BYTES,
     Arrival,
@@ -41,61 +39,9 @@ from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import DEVICE, missing_in, open_buffer, pending_record, stored_bytes
 from tests.examples import examples
 from waybill.mqtt.mqtt_client import MqttMessage
-from waybill.record import TOO_LARGE_EVENT, Canary, Event, Position, Raw, Signal, decode
+from waybill.record import TOO_LARGE_EVENT, Event, Raw, decode
 
 RECORDS, SIZE = 100, 10_000
-
-
-@pytest.mark.parametrize(
-    ("topic", "message", "body"),
-    [
-        ("vehicle/position", {"latitude": 53.4, "longitude": -2.9}, Position(latitude=53.4, longitude=-2.9)),
-        ("vehicle/signal", {"path": "Vehicle.Speed", "value": 3}, Signal(path="Vehicle.Speed", value=3.0)),
-        ("vehicle/signal", {"path": "Vehicle.IsMoving", "value": True}, Signal(path="Vehicle.IsMoving", value=True)),
-        ("vehicle/event", {"name": "trip_end", "attributes": {"a": 1}}, Event(name="trip_end", attributes='{"a":1}')),
-        ("vehicle/canary", {"id": "c1"}, Canary(id="c1")),
-    ],
-)
-def test_a_message_of_the_contract_becomes_its_kind_with_its_time(topic, message, body):
-    payload = json.dumps({"time": 1_767_603_422_000, **message}).encode()
-    assert parse_message(topic, payload) == (Parsed(body, 1_767_603_422_000_000, "", payload),)
-
-
-@pytest.mark.parametrize("text", ["2026-01-05T08:57:02+00:00", "2026-01-05T09:57:02+01:00", "2026-01-05T08:57:02Z"])
-def test_a_time_may_be_iso_8601_with_an_offset(text):
-    (parsed,) = parse_message("vehicle/canary", json.dumps({"time": text, "id": "c"}).encode())
-    assert parsed.device_time_us == 1_767_603_422_000_000
-
-
-@pytest.mark.parametrize(
-    ("topic", "payload", "malformed"),
-    [
-        ("vehicle/position", b"\xff\x00", "no-json"),
-        ("vehicle/position", b"[" * 100_000, "too-many-values"),
-        ("vehicle/position", b"[1, 2]", "no-object"),
-        ("vehicle/position", b'{"latitude": 1, "longitude": 2}', "no-time"),
-        ("vehicle/position", b'{"time": true, "latitude": 1, "longitude": 2}', "time-not-read"),
-        ("vehicle/position", b'{"time": "2026-01-05T08:57:02", "latitude": 1, "longitude": 2}', "time-without-offset"),
-        ("vehicle/position", b'{"time": -1, "latitude": 1, "longitude": 2}', "impossible-time"),
-        ("vehicle/position", b'{"time": 1e400, "latitude": 1, "longitude": 2}', "number-out-of-range"),
-        ("vehicle/position", b'{"time": 1, "latitude": 91, "longitude": 2}', "impossible-position"),
-        ("vehicle/position", b'{"time": 1, "latitude": NaN, "longitude": 2}', "no-fix"),
-        ("vehicle/position", b'{"time": 1, "longitude": 2}', "wrong-fields"),
-        ("vehicle/signal", b'{"time": 1, "path": "", "value": 1}', "wrong-fields"),
-        ("vehicle/signal", b'{"time": 1, "path": "a", "value": 9007199254740993}', "number-too-large"),
-        ("vehicle/signal", b'{"time": 1, "path": "a", "value": {"b": 1}}', "wrong-fields"),
-        ("vehicle/signal", b'{"time": 1, "path": "a"}', "wrong-fields"),
-        ("vehicle/signal", rb'{"time": 1, "path": "a", "value": "\ud83d"}', "lone-surrogate"),
-        ("vehicle/signal", b'{"time": 1, "time": 2, "path": "a", "value": 1}', "duplicate-name"),
-        ("vehicle/event", b'{"time": 1, "name": "n", "attributes": ' + b'{"a":' * 40 + b"1" + b"}" * 41, "too-deep"),
-        ("vehicle/../../etc/passwd", b"x", "unknown-topic"),
-        ("vehicle/a/../b", b"x", "unknown-topic"),
-    ],
-)
-def test_what_does_not_follow_the_contract_is_carried_as_it_is_and_counted(topic, payload, malformed):
-    (parsed,) = parse_message(topic, payload)
-    raw = Raw(topic=topic, payload=payload, reason=malformed)
-    assert parsed._replace(detail="") == Parsed(raw, None, malformed, payload)
 
 
 def test_ten_megabytes_are_refused_with_an_event_that_says_so():
@@ -112,26 +58,6 @@ json_values = st.recursive(
     max_leaves=5,
 )
 FIELDS = st.sampled_from(["time", "latitude", "longitude", "path", "value", "name", "attributes", "id", "speed_mps"])
-
-
-@given(
-    st.dictionaries(FIELDS, json_values),
-    st.sampled_from(["vehicle/position", "vehicle/signal", "vehicle/event", "vehicle/canary"]),
-)
-def test_no_json_object_breaks_the_intake(message, topic):
-    payload = json.dumps(message).encode()
-    (parsed,) = parse_message(topic, payload)
-    if parsed.malformed:
-        assert parsed.body == Raw(topic=topic, payload=payload, reason=parsed.malformed)
-
-
-@pytest.mark.parametrize(
-    ("topic", "name"),
-    [("vehicle/event", "urgent"), ("vehicle/position", "position"), ("vehicle/signal", "signal"), ("$odd", "other")],
-)
-def test_the_first_class_that_fits_takes_the_record(topic, name):
-    classify = classifier(DEFAULT_CLASSES)
-    assert [DEFAULT_CLASSES[classify(topic, None)].name for _ in range(2)] == [name, name]
 
 
 def test_a_commit_is_due_after_its_delay_and_at_once_when_it_is_full_or_urgent():
@@ -152,19 +78,6 @@ def test_a_commit_is_due_after_its_delay_and_at_once_when_it_is_full_or_urgent()
     group.on_committed(2.0)
     group.add(3.0, SIZE, urgent=False)
     assert group.due_in(3.0) == 0
-
-
-def test_what_comes_after_a_silence_is_committed_once_what_comes_with_it_is_there():
-    group = GroupCommit(delay_s=0.2, records=RECORDS, size=SIZE)
-    group.add(1.0, 10, urgent=False)
-    group.add(1.005, 10, urgent=False)
-    assert group.due_in(1.005) == pytest.approx(GATHER_S - 0.005)
-    group.on_committed(1.02)
-    group.add(1.1, 10, urgent=False)
-    assert group.due_in(1.1) == pytest.approx(0.12), "the last commit was a moment ago"
-    group.on_committed(1.22)
-    group.add(2.22, 10, urgent=False)
-    assert group.due_in(2.22) == pytest.approx(GATHER_S)
 
 
 @given(st.lists(st.floats(0.15, 3), min_size=1, max_size=60), st.floats(0.001, 2))
@@ -204,29 +117,6 @@ def test_the_same_id_with_another_topic_or_payload_is_another_arrival():
     )
 
 
-GOOD = b'{"time": 1767603422000, "path": "Vehicle.Speed", "value": 3}'
-NASTY = [
-    rb'{"time": 1, "path": "a", "value": "\ud83d"}',
-    rb'{"time": 1, "path": "\udc00", "value": 1}',
-    b'{"time": 1, "path": "a", "value": 1e303}',
-    b'{"time": 1, "path": "a", "value": -1.7e308}',
-    b'{"time": 253402300799999, "path": "a", "value": 1}',
-    b'{"time": 1' + b"0" * 5_000 + b', "path": "a", "value": 1}',
-    b"[" * 80_000,
-]
-
-
-@pytest.mark.parametrize("payload", NASTY, ids=range(len(NASTY)))
-def test_a_nasty_message_is_stored_among_its_neighbours_and_all_are_acknowledged(tmp_path, payload):
-    intake = IntakeHarness(tmp_path)
-    payloads = [GOOD, payload, GOOD]
-    messages = [MqttMessage(mid, 1, False, "vehicle/signal", one) for mid, one in enumerate(payloads, 1)]
-    assert sorted(intake.deliver(messages)) == [1, 2, 3]
-    records = intake.records()
-    assert [record.seq for record in records] == [1, 2, 3]
-    assert sum(isinstance(record.body, Signal) for record in records) >= 2
-
-
 @settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.dictionaries(FIELDS, json_values), st.sampled_from(["signal", "event", "position"]))))
 def test_whatever_parse_accepts_can_be_written_and_read_again(messages):
@@ -264,18 +154,6 @@ def test_a_hundred_megabytes_that_compress_well_become_blocks_that_can_be_read(t
     assert [record.seq for record in intake.records()] == list(range(1, 101))
     largest = max(block.records for block in intake.buffer.read_after(0, 3, 1_000))
     assert largest * len(payload) <= BATCH_CONTENT_BYTES
-
-
-def test_while_the_buffer_cannot_commit_what_waits_in_memory_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(record_intake, "MAX_WAITING_BYTES", 10_000)
-    intake = IntakeHarness(tmp_path)
-    mid = 0
-    while not intake.record_intake.is_full:
-        mid += 1
-        intake.record_intake.receive(MqttMessage(mid, 1, False, "vehicle/odd", bytes(1_000)), 0.0)
-    assert mid == 10
-    assert intake.commit() == list(range(1, 11))
-    assert not intake.record_intake.is_full
 
 
 OWNTRACKS = b'{"_type":"location","tid":"x","lat":53.55,"lon":9.99,"tst":1795359064,"acc":12}'

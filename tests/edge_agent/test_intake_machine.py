@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from edge_agent.clocks import ClockJump
+from edge_agent.clocks import ClockJump, CorrectionRules
 from edge_agent.config import AgentSettings
 from edge_agent.drain.dispatcher import Dispatcher
 from edge_agent.store.batch_rows import SET_CLOCK_US, StoredBatch
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.clock_correction import ClockCorrector
 from edge_agent.store.epochs import next_epoch
-from tests.edge_agent.intake_parts import RING, IntakeHarness, correction_rules
+from tests.edge_agent.intake_parts import RING, IntakeHarness
 from tests.edge_agent.makers import DEVICE, missing_in, options, stored_bytes
 from tests.edge_agent.world import SteadyClocks
 from waybill.mqtt.mqtt_client import MqttMessage
@@ -113,7 +113,7 @@ class IntakeMachine(RuleBasedStateMachine):
         self.settings = load(AgentSettings, self.config)
         given = replace(options(RING), epoch_for=self.epoch_above)
         buffer = Buffer(self.folder, given)
-        self.corrector = ClockCorrector(buffer, correction_rules(2_000_000))
+        self.corrector = ClockCorrector(buffer, CorrectionRules())
         offset_us, _ = self.corrector.resume(self.clocks.boot, self.clocks.offset_us)
         self.dispatcher = Dispatcher(self.settings.drain, buffer, range(4))
         self.jumps: list[tuple[ClockJump, int]] = []
@@ -216,19 +216,16 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @rule(dup=st.booleans())
     def kill(self, dup):
-        self.intake.buffer._database.close()
+        self.intake.buffer.database.close()
         self.start(resumed=True)
         self.deliver_again(dup)
 
-    def restart(self):
+    @rule()
+    def reload(self):
         self.intake.commit()
         self.intake.buffer.close()
         self.start(resumed=True)
         self.deliver_again(dup=True)
-
-    @rule()
-    def reload(self):
-        self.restart()
 
     @rule(arrives=st.booleans())
     def send(self, arrives):
@@ -305,11 +302,11 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule()
     def let_the_file_grow_no_more(self):
         """SQLite finds the disk full in the middle of a commit: all of it waits, and is stored once there is space."""
-        writer = self.intake.buffer._database.writer
+        writer = self.intake.buffer.database.writer
         writer.execute("PRAGMA max_page_count = 1")  # that is: as many as there are
         self.publish(3, 20_000)
         self.puback(self.intake.record_intake.commit(0.0) or ())
-        writer = self.intake.buffer._database.writer
+        writer = self.intake.buffer.database.writer
         writer.execute(f"PRAGMA max_page_count = {BOUNDLESS >> 12}")
 
     @rule()

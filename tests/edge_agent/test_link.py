@@ -77,24 +77,25 @@ CLASSES = (
 
 
 @pytest.mark.parametrize(
-    ("link", "used", "expected"),
+    ("link", "used", "held"),
     [
-        ("wifi", 0, {0, 1, 2}),
-        ("cellular", 0, {0, 2}),
-        (None, 0, {0, 2}),
-        ("cellular", 9_000, {0}),
-        ("cellular", 10_000, set()),
-        ("wifi", 10_000, {0, 1, 2}),
+        ("wifi", 0, {}),
+        ("cellular", 0, {"wifi": "link"}),
+        (None, 0, {"wifi": "link"}),
+        ("cellular", 9_000, {"wifi": "link", "other": "plan"}),
+        ("cellular", 10_000, {"urgent": "plan", "wifi": "link", "other": "plan"}),
+        ("wifi", 10_000, {}),
     ],
 )
-def test_classes_wait_for_their_link_and_the_plans_reserve_is_for_urgent_ones(link, used, expected):
+def test_classes_wait_for_their_link_and_the_plans_reserve_is_for_urgent_ones(link, used, held):
     counters = BufferCounters()
     planned = LinkSettings(link=link, bytes_per_day=10_000, plan_reserve=0.1)
-    settings = settings_with().model_copy(update={"link": planned, "classes": CLASSES})
+    settings = parse(AgentSettings, MINIMAL_FILE, "x").model_copy(update={"link": planned, "classes": CLASSES})
     it = LinkBudget(settings, counters, lambda: NOON)
     counters.add("wire_day", 20261121)
     counters.add("wire_day_bytes", used)
-    assert it.allowed_classes() & {0, 1, 2} == expected
+    assert it.held_classes() == held
+    assert it.allowed_classes() & {0, 1, 2} == {at for at, one in enumerate(CLASSES) if one.name not in held}
 
 
 def link_budget(counters, **link):
@@ -123,27 +124,3 @@ def test_the_rate_follows_what_was_really_sent():
     assert it.wait_s(0.0) == 0
     it.charge_counted(0.0, 5000, 0)
     assert it.wait_s(0.0) == pytest.approx(3.0, abs=0.1)
-
-
-FREE, HELD = 'name = "other"\ntopics = ["#"]', 'name = "other"\ntopics = ["#"]\nlinks = ["satellite"]'
-URGENT = 'name = "urgent"\ntopics = ["vehicle/event"]\nurgent = true'
-
-
-def settings_with(*classes: str, link: str = "") -> AgentSettings:
-    tables = "".join(f"[[classes]]\n{one}\n" for one in classes)
-    return parse(AgentSettings, MINIMAL_FILE + (f'[link]\nlink = "{link}"\n' if link else "") + tables, "x")
-
-
-def test_a_class_is_held_back_by_its_link_or_by_a_plan_that_is_spent() -> None:
-    def held(settings: AgentSettings) -> dict[str, str]:
-        return LinkBudget(settings, BufferCounters(), lambda: NOON).held_classes()
-
-    assert held(settings_with(URGENT, FREE)) == {}
-    assert held(settings_with(URGENT, HELD)) == {"other": "link"}
-    assert held(settings_with(URGENT, HELD, link="satellite")) == {}
-    counters = BufferCounters()
-    it = LinkBudget(
-        parse(AgentSettings, MINIMAL_FILE + "[link]\nbytes_per_day = 1000000\n", "x"), counters, lambda: NOON
-    )
-    it.charge_counted(0.0, 950_000, 0)
-    assert it.held_classes() == {"position": "plan", "signal": "plan", "other": "plan"}

@@ -93,16 +93,6 @@ def test_whatever_bytes_a_broker_sends_the_only_error_is_a_lost_link(data: bytes
         link.close()
 
 
-def test_a_packet_larger_than_allowed_is_not_read_into_memory() -> None:
-    with broker(CONNACK, lambda sock: sock.sendall(b"\x30\xff\xff\xff\x7f" + bytes(1 << 16))) as it:
-        link = session(it.port, [], 1 << 16)
-        with suppress(LinkError):
-            link.open()
-            poll_until_it_ends(link)
-        assert len(link._client._in_packet["packet"]) == 0
-        link.close()
-
-
 def test_messages_that_come_with_the_answer_to_connect_wait_until_the_caller_knows_that_the_session_is_resumed() -> (
     None
 ):
@@ -270,28 +260,6 @@ def test_an_agent_whose_session_is_taken_over_connects_ever_more_seldom_though_i
         [now_s for now_s, _ in road.states if now_s > 3_600 + 60 + 120]
     )
     assert road.states[-1][0] > 7_000
-
-
-def use(link: MqttSession, *, write: bool) -> None:
-    link.open()
-    for _ in range(50):
-        if write:
-            link.publish("a", b"x" * 1000)
-        link.poll(0.1)
-
-
-def end_of(serve: Callable[[socket.socket], object], *, write: bool) -> LinkError:
-    with broker(CONNACK, serve) as it:
-        link = session(it.port, [])
-        with pytest.raises(LinkError) as caught:
-            use(link, write=write)
-        link.close()
-    return caught.value
-
-
-def reset(sock: socket.socket) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    sock.close()
 
 
 @pytest.mark.parametrize(

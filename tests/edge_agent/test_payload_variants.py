@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.intake.messages import MAX_ELEMENTS, parse_message
+from edge_agent.intake.messages import parse_message
 from tests.examples import examples
-from waybill.record import Body, Event, Position, Raw, Signal
+from waybill.record import MAX_ELEMENTS, Body, Canary, Event, Position, Raw, Signal
+from waybill.record import VEHICLE_SIGNAL as SIGNAL
 
 T = 1_795_359_064_626
 FIX = Position(latitude=53.55, longitude=9.99)
@@ -157,6 +158,11 @@ POSITIONS = [
     refused("NMEA", b"$GPRMC,145104.626,A,5333.0,N,00959.4,E,0.0,0.0,221126,,*1C", "no-json"),
     refused("OsmAnd", b"id=7&lat=53.55&lon=9.99&timestamp=1795359064", "no-json"),
     refused("a name twice", fix(',"latitude":53.56'), "duplicate-name"),
+    refused("bytes", b"\xff\x00", "no-json"),
+    refused("brackets", b"[" * 100_000, "too-many-values"),
+    refused("5,000 digits", fix(time="1" + "0" * 5_000), "number-out-of-range"),
+    refused("a number beyond all", fix(time="1e400"), "number-out-of-range"),
+    refused("no time", b'{"latitude":1,"longitude":2}', "no-time"),
 ]
 
 
@@ -217,6 +223,14 @@ OTHERS = [
         Event(name="d"),
         left_out=("attributes",),
     ),
+    of("vehicle/canary", "canary", f'{{"time":{T},"id":"c1"}}', Canary(id="c1")),
+    of("vehicle/signal", "true", f'{{"time":{T},"path":"a","value":true}}', Signal(path="a", value=True)),
+    refused("no path", f'{{"time":{T},"path":"","value":1}}'.encode(), "wrong-fields", "vehicle/signal"),
+    refused("no value", f'{{"time":{T},"path":"a"}}'.encode(), "wrong-fields", "vehicle/signal"),
+    refused("2**53+1", f'{{"time":{T},"path":"a","value":9007199254740993}}'.encode(), "number-too-large", SIGNAL),
+    refused("half a pair", rf'{{"time":{T},"path":"a","value":"\ud83d"}}'.encode(), "lone-surrogate", SIGNAL),
+    refused("deep", b'{"name":"n","attributes":' + b'{"a":' * 40 + b"1" + b"}" * 41, "too-deep", "vehicle/event"),
+    refused("a path of files", b"x", "unknown-topic", "vehicle/../../etc/passwd"),
     refused("seconds", b'{"time":1795359064,"name":"d"}', "time-in-seconds", "vehicle/event"),
     refused("our event", f'{{"time":{T},"name":"waybill.too_large"}}'.encode(), "reserved-name", "vehicle/event"),
     refused("our signal", f'{{"time":{T},"path":"waybill.x","value":1}}'.encode(), "reserved-name", "vehicle/7/signal"),

@@ -69,10 +69,8 @@ def window(trial: PushTrial) -> int:
 
 
 def refusal(config: Path, text: str | bytes, version: int = 1) -> str:
-    trial = trial_of(config)
     with pytest.raises(PushRefused) as caught:
-        trial.begin(signed(version, text), NOW)
-    assert not trial.is_on
+        trial_of(config).begin(signed(version, text), NOW)
     return str(caught.value)
 
 
@@ -103,6 +101,7 @@ def refusal(config: Path, text: str | bytes, version: int = 1) -> str:
 )
 def test_whatever_is_pushed_is_refused_once_with_a_reason_of_bounded_length(config: Path, text: str | bytes) -> None:
     assert len(refusal(config, text)) <= 600
+    assert not trial_of(config).is_on
     assert not trial_of(config).begin(signed(1, text), NOW), "it is known when it is delivered again"
 
 
@@ -216,23 +215,17 @@ def test_what_no_operator_signed_who_may_is_refused_with_the_reason(config: Path
 
 def test_nothing_older_than_the_newest_is_accepted_also_after_a_restart(config: Path) -> None:
     assert trial_of(config).begin(signed(5), NOW)
-    assert "older: version 4" in refusal_of(config, 4)
+    assert "older: version 4" in refusal(config, SEVEN, 4)
     refusal(config, "drain = 5", 6)
-    assert "older: version 5" in refusal_of(config, 5), "the newest version counts, whatever became of it"
-
-
-def refusal_of(config: Path, version: int) -> str:
-    with pytest.raises(PushRefused) as caught:
-        trial_of(config).begin(signed(version), NOW)
-    return str(caught.value)
+    assert "older: version 5" in refusal(config, SEVEN, 5), "the newest version counts, whatever became of it"
 
 
 def test_a_damaged_record_lets_nothing_in_and_a_device_without_operators_trusts_nobody(config: Path) -> None:
     (config.parent / RECORD_FILE).write_text("{")
-    assert "is damaged" in refusal_of(config, 6)
+    assert "is damaged" in refusal(config, SEVEN, 6)
     (config.parent / RECORD_FILE).unlink()
     config.write_text(config.read_text().replace("operators = ", "# "))
-    assert "trusts no operator's key" in refusal_of(config, 6)
+    assert "trusts no operator's key" in refusal(config, SEVEN, 6)
 
 
 def test_settings_that_were_pushed_to_another_device_are_not_in_force(config: Path) -> None:

@@ -44,13 +44,6 @@ def taken(
     return intake
 
 
-def test_a_broker_that_was_killed_delivers_again_without_saying_so_and_nothing_is_stored_twice(tmp_path):
-    messages = [timed(n, n) for n in range(1, 301)]
-    intake = taken(tmp_path, messages, [*messages, timed(301, 301)])
-    assert len(intake.records()) == 301
-    assert intake.buffer.counters.value("duplicates") == 300
-
-
 @pytest.mark.parametrize("resumed", [False, True])
 def test_an_equal_message_under_an_id_that_another_had_since_is_new_though_it_is_marked(tmp_path, resumed):
     """A broker that gives the lowest free id again sent it when the connection was cut, and sends it once more."""

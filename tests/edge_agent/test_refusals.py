@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from edge_agent.config import AgentSettings, DrainSettings
 from edge_agent.drain.dispatcher import UNACKNOWLEDGED, Dispatcher
 from edge_agent.inspection import exported_lines, read_status
-from edge_agent.store.batch_rows import batch_row_id
 from edge_agent.store.buffer import Buffer
 from edge_agent.uplink.protocol import OutgoingBatch
-from tests.edge_agent.makers import DEVICE, fill, missing_in, open_buffer, stored_bytes
-from waybill.record import IntervalSet, decode
+from tests.edge_agent.makers import DEVICE, fill, open_buffer
+from waybill.record import decode
 
 SETTINGS = DrainSettings(
     batch_records=100, merge_below_records=50, window=8, ack_timeout_s=5, max_refusals=3, refusal_backoff_s=10
@@ -84,26 +83,6 @@ def test_a_refused_batch_is_tried_a_bounded_number_of_times_and_the_rest_is_deli
     assert (found["gaps"], found["oldest_age_s"]) == (0, None)
     assert sorted(region.taken) == [seq for seq in range(1, 601) if seq != 130]
     assert it.retrying == 0
-
-
-def test_a_block_that_is_halved_keeps_its_names_and_its_messages(tmp_path):
-    buffer = open_buffer(tmp_path)
-    fill(buffer, range(1, 21))
-    buffer.acknowledge(buffer.epoch, IntervalSet([(3, 4)]))
-    buffer.prune_acknowledged()
-    identity = batch_row_id(1, 1)
-    before = decode(stored_bytes(buffer, identity))
-    one, other = buffer.split_or_dead_letter([identity], "too-large")
-    parts = [decode(stored_bytes(buffer, half.id)) for half in (one, other)]
-    assert parts[0].records + parts[1].records == before.records
-    assert parts[0].header.seqs | parts[1].header.seqs == before.header.seqs
-    assert not parts[0].header.seqs & parts[1].header.seqs
-    assert one.last + 1 == other.first
-    assert buffer.depth()[1].records == len(before.records)
-    assert buffer.depth()[1].size == one.size + other.size
-    buffer.close()
-    buffer = open_buffer(tmp_path)
-    assert (buffer.head, missing_in(buffer), len(buffer.recent)) == (20, 0, 20)
 
 
 def test_a_batch_that_is_passed_over_is_refused_and_one_that_is_only_late_is_not(tmp_path):

@@ -11,7 +11,7 @@ from edge_agent.errors import StoreDamaged
 from edge_agent.store import rebuild as rebuild_module
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.connection import DATABASE
-from tests.edge_agent.makers import fill, missing_in, open_buffer, stored_bytes
+from tests.edge_agent.makers import fill, missing_in, open_buffer, sent_and_declared, stored_bytes
 from waybill.record import IntervalSet, decode
 
 BLOCKS, RECORDS = 40, 25
@@ -33,17 +33,6 @@ def written(folder: Path) -> int:
 
 def acknowledged() -> IntervalSet:
     return IntervalSet((b * RECORDS + 1, (b + 1) * RECORDS) for b in range(0, BLOCKS, 4))
-
-
-def sent_and_declared(buffer: Buffer, epoch: int) -> tuple[IntervalSet, IntervalSet]:
-    """What the buffer would deliver and declare of an epoch, every batch read in full."""
-    delivered, declared = IntervalSet(), IntervalSet()
-    for index in range(3):
-        for block in buffer.read_after(0, index, 10_000):
-            batch = decode(stored_bytes(buffer, block.id))
-            if batch.epoch == epoch:
-                delivered, declared = delivered | batch.header.record_seqs, declared | batch.header.lost_seqs
-    return delivered, declared
 
 
 def whole_life(folder: Path, act: Callable[[Buffer], None]) -> Buffer:
@@ -97,9 +86,7 @@ def test_one_rotten_batch_costs_only_itself(tmp_path: Path) -> None:
     epoch = written(tmp_path)
     buffer = open_buffer(tmp_path)
     victim = buffer.read_after(0, 1, 100)[3]
-    buffer._database.writer.execute(
-        "UPDATE batches SET batch = CAST(x'00' || batch AS BLOB) WHERE id = ?", (victim.id,)
-    )
+    buffer.database.writer.execute("UPDATE batches SET batch = CAST(x'00' || batch AS BLOB) WHERE id = ?", (victim.id,))
     buffer.repair(buffer.generation)
     delivered, declared = sent_and_declared(buffer, epoch)
     assert declared == IntervalSet([(victim.first, victim.last)])
@@ -133,7 +120,7 @@ def test_a_rebuilding_that_was_interrupted_between_any_two_steps_loses_nothing_a
         patched.setattr(rebuild_module, "_fill", step(rebuild_module._fill))
         with suppress(KeyboardInterrupt):
             buffer.repair(buffer.generation)
-    buffer._database.close()
+    buffer.database.close()
     (tmp_path / "buffer.rebuilding").write_bytes(b"half done")
     again = open_buffer(tmp_path)
     assert sent_and_declared(again, epoch)[0] == IntervalSet([(1, HEAD + 1)]) - acknowledged()

@@ -3,10 +3,8 @@
 import os
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
-from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from deploy.local import LocalAuthority
@@ -16,21 +14,6 @@ from edge_agent.config import AgentSettings
 from waybill.settings import SettingsError, parse
 
 DOCS = Path(__file__).parents[2] / "docs/edge-agent.md"
-MINIMAL = 'insecure = true\n[device]\nid = "eu-0001"\n[[uplinks]]\nregion = "eu"\nhost = "mqtt.example"\n'
-
-
-@pytest.fixture
-def config(tmp_path):
-    file = tmp_path / "agent.toml"
-    file.write_text(MINIMAL + f'[buffer]\npath = "{tmp_path}"\ncommit_delay_ms = 100\n')
-    return file
-
-
-def keys(model):
-    for name, field in model.model_fields.items():
-        parts = [field.annotation, *get_args(field.annotation)]
-        inner = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
-        yield from keys(inner[0]) if inner else [name]
 
 
 def test_every_counter_that_outlives_a_restart_is_a_metric():

@@ -59,16 +59,6 @@ class Vehicle:
         ]
 
 
-def test_a_vehicle_that_is_heard_states_its_head_up_to_the_grace_ago(tmp_path):
-    vehicle = Vehicle(tmp_path)
-    assert vehicle.look() is None
-    vehicle.harness.connect(resumed=False)
-    vehicle.message()
-    vehicle.harness.commit()
-    found = vehicle.look(2)
-    assert found == HeadStatement(vehicle.harness.buffer.epoch, 1, vehicle.clocks.wall_us() - GRACE_US)
-
-
 def test_nothing_is_stated_while_the_broker_may_deliver_what_it_kept(tmp_path):
     vehicle = Vehicle(tmp_path)
     vehicle.harness.connect(resumed=True)

@@ -30,7 +30,7 @@ from tests.edge_agent.makers import WALL_MS
 
 
 def test_the_printed_configuration_keeps_what_comes_and_listens_at_one_address():
-    lines = [*broker_conf(IntakeSettings())]
+    lines = broker_conf(IntakeSettings()).splitlines()
     assert [line for line in lines if line.startswith("listener")] == ["listener 1883 127.0.0.1"]
     assert {"persistence true", "max_queued_messages 0", "allow_anonymous true", "sys_interval 10"} <= set(lines)
 

@@ -215,7 +215,7 @@ class SimulatedWorld:
             retention=self.retention,
             clocks=self.clocks,
             clock_monitor=ClockMonitor("boot", self.clocks.offset_us, 2_000_000),
-            correction=CorrectionRules(same_clock_us=300_000_000, drift_ppm=100, jump_us=2_000_000),
+            correction=CorrectionRules(),
             on_commit=lambda blocks: self.dispatcher.on_committed(self._now_s(), blocks),
             on_missed=self.dispatcher.on_missed,
             on_jump=lambda jump: None,

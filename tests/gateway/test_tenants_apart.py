@@ -52,13 +52,6 @@ def test_the_dead_letters_of_one_tenant_leave_room_for_those_of_another_and_stra
     assert made.on_batch(topic("d1", "other"), batch("d1", 1, 3), 301, 0.0) is NotSent.NOT_KEPT
 
 
-MANY: dict[str, Any] = {
-    "tenants": {f"t{n}": {} for n in range(51)},
-    "pulsar": SERVICE,
-    "mqtt": {"host": "h", "receive_maximum": 1000, "max_in_flight_bytes": 16 << 20},
-}
-
-
 def test_what_is_refused_counts_for_the_rates_of_who_sent_it() -> None:
     rates = {"max_batches_per_s": 20, "device": {"max_batches_per_s": 2}}
     for device, what in (("d1", spoiled), ("d2", spoiled), ("d2", lambda device, n: batch(device, n, n))):

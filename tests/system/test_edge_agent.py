@@ -15,7 +15,7 @@ import msgpack
 import pytest
 
 from deploy.local import MosquittoBroker, MosquittoSettings, free_port
-from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors, number_of
+from tests.edge_agent.process import DEVICE, TENANT, AgentProcess, VehicleSensors, number_of, started
 from tests.edge_agent.region import MqttRegion
 from tests.identity.makers import operator, operators_file
 from tests.waiting import PATIENCE, wait_until
@@ -33,13 +33,8 @@ NO_SAVE_OF_ITS_OWN_S = 3_600
 def brokers(tmp_path: Path) -> Iterator[dict[str, MosquittoBroker]]:
     settings = MosquittoSettings(autosave_s=NO_SAVE_OF_ITS_OWN_S)
     brokers = {name: MosquittoBroker(name, tmp_path / name, settings=settings) for name in ("car", "eu", "us")}
-    for broker in brokers.values():
-        broker.start()
-    for broker in brokers.values():
-        broker.wait()
-    yield brokers
-    for broker in brokers.values():
-        broker.stop()
+    with started(*brokers.values()):
+        yield brokers
 
 
 @pytest.fixture
@@ -65,11 +60,8 @@ def vehicle(brokers: dict[str, MosquittoBroker]) -> Iterator[VehicleSensors]:
 @pytest.fixture
 def agent(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[AgentProcess]:
     """An agent of region eu."""
-    agent = AgentProcess(tmp_path, brokers["car"].port, {"eu": brokers["eu"].port})
-    agent.start()
-    wait_until(lambda: "listening" in agent.log.read_text())
-    yield agent
-    agent.stop()
+    with AgentProcess(tmp_path, brokers["car"].port, {"eu": brokers["eu"].port}).running() as agent:
+        yield agent
 
 
 @pytest.fixture
@@ -81,11 +73,9 @@ def roaming(tmp_path: Path, brokers: dict[str, MosquittoBroker]) -> Iterator[Age
         f"[status]\nport = {free_port()}\n"
     )
     ports = {name: brokers[name].port for name in ("eu", "us")}
-    agent = AgentProcess(tmp_path, brokers["car"].port, ports, extra)
-    agent.start()
-    wait_until(lambda: all(word in agent.log.read_text() for word in ("listening", "uplink connected")))
-    yield agent
-    agent.stop()
+    with AgentProcess(tmp_path, brokers["car"].port, ports, extra).running() as agent:
+        wait_until(lambda: "uplink connected" in agent.log.read_text())
+        yield agent
 
 
 def is_settled(agent: AgentProcess, records: int) -> bool:
@@ -211,19 +201,6 @@ def test_a_lost_region_is_replaced_and_returned_to_and_no_record_changes_its_nam
     assert len({record.device_time_us for record in both.values()}) == 300
     twice = regions["eu"].records.keys() & regions["us"].records.keys()
     assert all(regions["eu"].records[name] == regions["us"].records[name] for name in twice)
-
-
-def test_settings_are_reloaded_on_sighup_and_wrong_ones_change_nothing(roaming, vehicle, regions):
-    text = roaming.config.read_text()
-    roaming.config.write_text(text + "nonsense = 1\n")
-    roaming.signal(signal.SIGHUP)
-    assert wait_until(lambda: "the current ones stay" in roaming.log.read_text())
-    roaming.config.write_text(text.replace("ack_timeout_s = 3.0", "ack_timeout_s = 4.0"))
-    roaming.signal(signal.SIGHUP)
-    assert wait_until(lambda: "settings loaded" in roaming.log.read_text())
-    for _ in range(50):
-        vehicle.position()
-    assert regions["eu"].wait_for(lambda it: len(it.records) == 50)
 
 
 def signed(version: int, text: str) -> str:

@@ -8,18 +8,16 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.local import MosquittoBroker
-from edge_agent.config import AgentSettings
-from edge_agent.inspection import exported_lines
 from tests.edge_agent.mapping.connect_page import COMMANDS, SETTINGS
-from tests.edge_agent.process import AgentProcess, VehicleSensors
+from tests.edge_agent.process import AgentProcess, VehicleSensors, started
 from tests.waiting import wait_until
-from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 
@@ -57,21 +55,14 @@ EXPECTED = [
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
     broker = MosquittoBroker("car", tmp_path / "car")
-    broker.start()
-    broker.wait()
-    yield broker
-    broker.stop()
+    with started(broker):
+        yield broker
 
 
 @pytest.fixture
 def agent(tmp_path: Path, broker: MosquittoBroker) -> Iterator[AgentProcess]:
-    agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, MAPPINGS)
-    agent.start()
-    try:
-        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+    with AgentProcess(tmp_path, broker.port, {"eu": 1}, MAPPINGS).running() as agent:
         yield agent
-    finally:
-        agent.stop()
 
 
 SENT_US = {time_us for kind, _, about in EXPECTED if kind == "position" and (time_us := about[2])}
@@ -93,9 +84,8 @@ def content(row: dict[str, Any]) -> tuple[Any, ...]:
 def test_presets_at_a_real_broker_make_the_right_records(agent: AgentProcess, broker: MosquittoBroker) -> None:
     publish(broker, MESSAGES)
     wait_until(lambda: agent.status()["head"] >= len(EXPECTED))
-    rows = [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
     # Classes share the numbers: records of one message need not stand side by side.
-    assert Counter(map(content, rows)) == Counter(EXPECTED)
+    assert Counter(map(content, agent.exported())) == Counter(EXPECTED)
 
 
 def test_a_changed_topic_delivers_no_message_twice(tmp_path: Path, broker: MosquittoBroker) -> None:
@@ -104,23 +94,11 @@ def test_a_changed_topic_delivers_no_message_twice(tmp_path: Path, broker: Mosqu
     # Each differs from the one before: a broker delivers a message for each filter of a session.
     for number, topic in enumerate(["owntracks/+/phone", "owntracks/ada/#", "owntracks/ada/+"], 1):
         agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, f'{owntracks}topic = "{topic}"\n')
-        agent.log.unlink(missing_ok=True)
-        publish_to(agent, broker, [("owntracks/ada/phone", payload), ("vehicle/position", MESSAGES[-1][1])], 2 * number)
-        rows = [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
-        assert Counter(row.get("mapping", "").partition("@")[0] for row in rows) == {"owntracks": number, "": number}
-
-
-def publish_to(
-    agent: AgentProcess, broker: MosquittoBroker, messages: Sequence[tuple[str, bytes]], least_head: int
-) -> None:
-    """Publishes while the agent listens, and ends it when it has so many records."""
-    agent.start()
-    try:
-        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
-        publish(broker, messages)
-        wait_until(lambda: agent.status()["head"] >= least_head)
-    finally:
-        agent.stop()
+        with agent.running():
+            publish(broker, [("owntracks/ada/phone", payload), ("vehicle/position", MESSAGES[-1][1])])
+            wait_until(partial(lambda it, least: it.status()["head"] >= least, agent, 2 * number))
+        names = Counter(row.get("mapping", "").partition("@")[0] for row in agent.exported())
+        assert names == {"owntracks": number, "": number}
 
 
 @contextmanager
@@ -183,15 +161,10 @@ def test_a_mapping_is_proposed_for_what_the_agent_does_not_read_yet(
 def test_what_the_page_for_new_users_publishes_becomes_positions(tmp_path: Path, broker: MosquittoBroker) -> None:
     mappings = SETTINGS[SETTINGS.index("[[mappings]]") :]
     published = [command for command, _ in COMMANDS if command.startswith("mosquitto_pub ")]
-    agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, mappings)
-    agent.start()
-    try:
-        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
+    with AgentProcess(tmp_path, broker.port, {"eu": 1}, mappings).running() as agent:
         for command in published:
             subprocess.run(["bash", "-c", f"{command} -p {broker.port}"], check=True, timeout=30)
         wait_until(lambda: agent.status()["head"] >= len(published))
-    finally:
-        agent.stop()
-    rows = [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
+        rows = agent.exported()
     assert published
     assert [(row["kind"], row["latitude"], row["longitude"]) for row in rows] == [("position", 53.55, 9.99)] * 2

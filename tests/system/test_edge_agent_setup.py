@@ -10,10 +10,11 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner, Result
 
-from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, free_port, wait_all
+from deploy.local import LocalAuthority, MosquittoBroker, MosquittoSecurity, free_port
 from edge_agent.cli import app
 from edge_agent.config import AgentSettings
 from edge_agent.guided_setup import SERVICE_FILE, next_commands
+from tests.edge_agent.process import started
 from waybill.identity.claims import make_token
 from waybill.settings import load
 
@@ -57,12 +58,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     region, vehicle = MosquittoBroker("eu", folder / "eu", security=security), MosquittoBroker("car", folder / "car")
     token = folder / "token"
     token.write_text(make_token().text.get_secret_value() + "\n")
-    for one in (region, vehicle):
-        one.start()
-    wait_all([region, vehicle])
-    yield Place(folder, region, vehicle, authority.file, token)
-    for one in (region, vehicle):
-        one.stop()
+    with started(region, vehicle):
+        yield Place(folder, region, vehicle, authority.file, token)
 
 
 def setup(out: Path, *words: str, typed: str = "") -> Result:

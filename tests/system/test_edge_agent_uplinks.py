@@ -3,8 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from edge_agent.config import DeviceSettings, UplinkSettings
 from edge_agent.errors import LinkError
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import HeartbeatAnswered, OutgoingBatch, RefusedBatch, Uplink, UplinkEvent
+from tests.edge_agent.process import started
 from tests.edge_agent.region import MqttRegion
 from tests.waiting import PATIENCE, deadline_s
 from waybill.record import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
@@ -21,17 +21,6 @@ from waybill.record import Ack, Batch, Canary, IntervalSet, Raw, Record, encode
 pytestmark = pytest.mark.system
 DEVICE = DeviceSettings(id="eu-0001", tenant="acme")
 EPOCH = 77
-
-
-@dataclass
-class FarSide:
-    """`make`: an uplink to a region that works. `make_unreachable`: to one that does not. `arrived`: payloads there."""
-
-    device: str
-    make: Callable[[], Uplink]
-    make_unreachable: Callable[[], Uplink]
-    arrived: Callable[[], list[bytes]]
-    cut: Callable[[], None]
 
 
 def batch(device: str, first: int, last: int) -> OutgoingBatch:
@@ -52,16 +41,17 @@ def collect(uplink: Uplink, names: IntervalSet, timeout_s: float = 15.0) -> list
     return events
 
 
-class _Recording(MqttRegion):
-    """A region that also keeps the bytes."""
+class FarSide(MqttRegion):
+    """A region on a broker of its own."""
 
-    def __init__(self, port: int) -> None:
-        self.payloads: list[bytes] = []
-        super().__init__(port)
+    def __init__(self, broker: MosquittoBroker) -> None:
+        super().__init__(broker.port)
+        self.broker = broker
 
-    def _take_batch(self, topic: str, payload: bytes) -> None:
-        self.payloads.append(payload)
-        super()._take_batch(topic, payload)
+    def opened(self) -> MqttUplink:
+        uplink = MqttUplink(DEVICE, UplinkSettings(region="eu", host="127.0.0.1", port=self.broker.port))
+        uplink.open()
+        return uplink
 
 
 @pytest.fixture
@@ -70,64 +60,40 @@ def side(tmp_path: Path) -> Iterator[FarSide]:
     broker = MosquittoBroker(
         "eu", tmp_path / "eu", settings=MosquittoSettings(max_inflight_messages=4, max_packet_mb=4)
     )
-    broker.start()
-    broker.wait()
-    region = _Recording(broker.port)
-    settings = UplinkSettings(region="eu", host="127.0.0.1", port=broker.port)
-    nowhere = UplinkSettings(region="eu", host="127.0.0.1", port=9, connect_timeout_s=2)
-    yield FarSide(
-        DEVICE.id,
-        lambda: MqttUplink(DEVICE, settings),
-        lambda: MqttUplink(DEVICE, nowhere),
-        lambda: list(region.payloads),
-        broker.stop,
-    )
-    region.close()
-    broker.stop()
-    assert region.errors == []
+    with started(broker):
+        side = FarSide(broker)
+        yield side
+        side.close()
+    assert side.errors == []
 
 
 def test_what_is_acknowledged_arrived_unchanged(side: FarSide) -> None:
-    uplink = side.make()
-    uplink.open()
-    sent = [batch(side.device, first, first + 9) for first in range(1, 101, 10)]
+    uplink = side.opened()
+    sent = [batch(DEVICE.id, first, first + 9) for first in range(1, 101, 10)]
     for one in sent:
         uplink.send(one)
     collect(uplink, IntervalSet([(1, 100)]))
     uplink.close()
-    assert {one.data for one in sent} <= set(side.arrived())
+    assert {one.data for one in sent} <= {*side.payloads}
 
 
 def test_a_heartbeat_arrives_and_is_answered_between_batches(side: FarSide) -> None:
-    uplink = side.make()
-    uplink.open()
-    beat = OutgoingBatch(EPOCH, IntervalSet(), encode(Batch(side.device, EPOCH, 300, stated_us=7)))
-    uplink.send(batch(side.device, 301, 310))
+    uplink = side.opened()
+    beat = OutgoingBatch(EPOCH, IntervalSet(), encode(Batch(DEVICE.id, EPOCH, 300, stated_us=7)))
+    uplink.send(batch(DEVICE.id, 301, 310))
     uplink.send(beat)
-    uplink.send(batch(side.device, 311, 320))
+    uplink.send(batch(DEVICE.id, 311, 320))
     events = collect(uplink, IntervalSet([(301, 320)]))
     deadline = deadline_s(15)
     while HeartbeatAnswered() not in events and time.monotonic() < deadline:
         events += uplink.poll(0.2)
     uplink.close()
     assert events.count(HeartbeatAnswered()) == 1
-    assert beat.data in side.arrived()
-
-
-def test_sending_and_closing_do_not_wait_for_an_answer(side: FarSide) -> None:
-    uplink = side.make()
-    uplink.open()
-    began = time.monotonic()
-    uplink.send(batch(side.device, 201, 210))
-    assert time.monotonic() - began < 1 * PATIENCE
-    collect(uplink, IntervalSet([(201, 210)]))
-    uplink.close()
-    uplink.close()
+    assert beat.data in side.payloads
 
 
 def test_poll_returns_in_time_and_when_it_is_woken(side: FarSide) -> None:
-    uplink = side.make()
-    uplink.open()
+    uplink = side.opened()
     uplink.poll(0.0)
     began = time.monotonic()
     uplink.poll(0.3)
@@ -140,10 +106,9 @@ def test_poll_returns_in_time_and_when_it_is_woken(side: FarSide) -> None:
 
 
 def test_bytes_on_the_wire_are_at_least_those_of_the_batch(side: FarSide) -> None:
-    uplink = side.make()
-    uplink.open()
+    uplink = side.opened()
     before, _ = uplink.wire_bytes()
-    one = batch(side.device, 301, 600)
+    one = batch(DEVICE.id, 301, 600)
     uplink.send(one)
     collect(uplink, one.seqs)
     after, received = uplink.wire_bytes()
@@ -153,12 +118,11 @@ def test_bytes_on_the_wire_are_at_least_those_of_the_batch(side: FarSide) -> Non
 
 
 def test_what_is_larger_than_it_can_carry_is_refused_by_its_names_and_the_rest_goes_on(side: FarSide) -> None:
-    uplink = side.make()
-    uplink.open()
+    uplink = side.opened()
     records = tuple(Record(seq, seq, Raw(topic="t", payload=os.urandom(1_000_000))) for seq in range(701, 708))
-    large = OutgoingBatch(EPOCH, IntervalSet([(701, 707)]), encode(Batch(side.device, EPOCH, 707, records)))
+    large = OutgoingBatch(EPOCH, IntervalSet([(701, 707)]), encode(Batch(DEVICE.id, EPOCH, 707, records)))
     uplink.send(large)
-    after = batch(side.device, 710, 719)
+    after = batch(DEVICE.id, 710, 719)
     uplink.send(after)
     events = collect(uplink, after.seqs)
     events += [] if any(isinstance(event, RefusedBatch) for event in events) else uplink.poll(5.0)
@@ -168,8 +132,8 @@ def test_what_is_larger_than_it_can_carry_is_refused_by_its_names_and_the_rest_g
     assert not any(isinstance(event, Ack) and event.seqs & large.seqs for event in events)
 
 
-def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(side: FarSide) -> None:
-    uplink = side.make_unreachable()
+def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out() -> None:
+    uplink = MqttUplink(DEVICE, UplinkSettings(region="eu", host="127.0.0.1", port=9, connect_timeout_s=2))
     began = time.monotonic()
     with pytest.raises(LinkError):
         uplink.open()
@@ -178,13 +142,12 @@ def test_a_region_that_does_not_answer_is_a_link_error_within_the_time_out(side:
 
 
 def test_a_connection_that_is_cut_is_a_link_error(side: FarSide) -> None:
-    uplink = side.make()
-    uplink.open()
-    side.cut()
+    uplink = side.opened()
+    side.broker.stop()
 
     def use() -> None:
         for number in range(40):
-            uplink.send(batch(side.device, 1000 + number, 1000 + number))
+            uplink.send(batch(DEVICE.id, 1000 + number, 1000 + number))
             uplink.poll(0.5)
 
     with pytest.raises(LinkError):

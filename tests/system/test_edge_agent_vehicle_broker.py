@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -16,12 +16,9 @@ import pytest
 
 from deploy.local import MosquittoBroker, MosquittoSettings, free_port
 from deploy.local.mosquitto import mosquitto_program
-from edge_agent.config import AgentSettings
-from edge_agent.inspection import exported_lines
 from edge_agent.vehicle_broker import DROPPED_TOPIC
-from tests.edge_agent.process import AgentProcess, VehicleSensors
+from tests.edge_agent.process import AgentProcess, VehicleSensors, started
 from tests.waiting import wait_until
-from waybill.settings import load
 
 pytestmark = [pytest.mark.system, pytest.mark.own_servers]
 EVENT = b'{"time": 1795359064626, "name": "delivery"}'
@@ -30,53 +27,33 @@ EVENT = b'{"time": 1795359064626, "name": "delivery"}'
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[MosquittoBroker]:
     broker = MosquittoBroker("car", tmp_path / "car")
-    broker.start()
-    broker.wait()
-    yield broker
-    broker.stop()
-
-
-@contextmanager
-def running(agent: AgentProcess) -> Iterator[AgentProcess]:
-    agent.start()
-    try:
-        wait_until(lambda: "listening" in agent.log.read_text(encoding="utf-8"), 20)
-        yield agent
-    finally:
-        agent.stop()
-
-
-def sensors(broker: MosquittoBroker) -> VehicleSensors:
-    return VehicleSensors(broker.port)
-
-
-def exported(agent: AgentProcess) -> list[dict[str, object]]:
-    return [json.loads(line) for line in exported_lines(load(AgentSettings, agent.config))]
+    with started(broker):
+        yield broker
 
 
 def test_an_event_that_is_retained_is_recorded_once_however_often_agent_and_broker_start(tmp_path, broker):
     agent = AgentProcess(tmp_path, broker.port, {"eu": 1})
-    with running(agent):
-        vehicle = sensors(broker)
+    with agent.running():
+        vehicle = VehicleSensors(broker.port)
         vehicle.client.publish("vehicle/event", EVENT, qos=1, retain=True).wait_for_publish(10)
         vehicle.close()
-    with running(agent):
+    with agent.running():
         pass
-    vehicle = sensors(broker)  # what waits for an agent that is away is not old, though its publisher retains it
+    # What waits for an agent that is away is not old, though its publisher retains it.
+    vehicle = VehicleSensors(broker.port)
     vehicle.client.publish("vehicle/7/event", EVENT, qos=1, retain=True).wait_for_publish(10)
     vehicle.close()
-    with running(agent):
+    with agent.running():
         wait_until(lambda: agent.status()["head"] == 2)
     broker.stop()
     broker.start()
     broker.wait()
-    agent.log.write_text("")
-    with running(agent):
-        vehicle = sensors(broker)
+    with agent.running():
+        vehicle = VehicleSensors(broker.port)
         vehicle.client.publish("vehicle/event", b"", qos=1, retain=True).wait_for_publish(10)
         vehicle.publish("vehicle/canary", b'{"time": 1795359064627, "id": "last"}')
         vehicle.close()
-    assert [(one["kind"], one.get("name") or one["id"]) for one in exported(agent)] == [
+    assert [(one["kind"], one.get("name") or one["id"]) for one in agent.exported()] == [
         ("event", "delivery"),
         ("event", "delivery"),
         ("canary", "last"),
@@ -86,35 +63,29 @@ def test_an_event_that_is_retained_is_recorded_once_however_often_agent_and_brok
 def test_what_a_broker_with_a_small_queue_dropped_is_seen_by_the_agent_that_was_away(tmp_path):
     port = free_port()
     broker = MosquittoBroker("car", tmp_path / "car", settings=MosquittoSettings(max_queued_messages=1000))
-    with ExitStack() as ending:
-        ending.callback(broker.stop)
-        broker.start()
-        broker.wait()
+    with started(broker):
         agent = AgentProcess(tmp_path, broker.port, {"eu": 1}, f"[status]\nport = {port}\n")
-        with running(agent):
+        with agent.running():
             assert health(port)["vehicle_broker"] == "keeps"
         publish_positions(broker.port, 3000)
         wait_until(lambda: dropped_by(broker) == 2000, 30)
-        agent.log.write_text("")
-        with running(agent):
+        with agent.running():
             wait_until(lambda: health(port)["vehicle_broker"] == "dropped messages", 30)
             assert health(port)["healthy"] is False
             text = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
         (line,) = [one for one in text.splitlines() if one.startswith("waybill_agent_vehicle_broker_dropped_messages ")]
         assert float(line.split()[1]) == 2000
         # what was dropped is declared to the centre, and that once, also where agent and broker start again
-        agent.log.write_text("")
-        with running(agent):
+        with agent.running():
             assert health(port)["vehicle_broker"] == "keeps"
         broker.stop()
         broker.start()
         broker.wait()
-        agent.log.write_text("")
-        with running(agent):
+        with agent.running():
             wait_until(lambda: dropped_by(broker) == 0, 30)
         assert "broker dropped" not in agent.log.read_text()
-        kinds = Counter(one["kind"] for one in exported(agent))
-        (declared,) = [one for one in exported(agent) if one["kind"] == "event"]
+        kinds = Counter(one["kind"] for one in agent.exported())
+        (declared,) = [one for one in agent.exported() if one["kind"] == "event"]
         assert (kinds["position"], declared["name"]) == (1000, "waybill.broker_dropped")
         assert json.loads(str(declared["attributes"]))["messages"] == 2000
 
@@ -123,10 +94,10 @@ def test_with_the_printed_configuration_nothing_is_dropped(tmp_path):
     port = free_port()
     agent = AgentProcess(tmp_path, port, {"eu": 1})
     with printed_broker(agent):
-        with running(agent):
+        with agent.running():
             pass
         publish_positions(port, 3000)
-        with running(agent):
+        with agent.running():
             wait_until(lambda: agent.status()["head"] == 3000, 30)
 
 
@@ -142,21 +113,20 @@ def test_messages_without_a_time_that_waited_for_the_agent_do_not_get_the_time_o
     agent = AgentProcess(tmp_path, port, {"eu": 1}, f"[status]\nport = {status}\n{TESLAMATE}")
     agent.config.write_text(agent.config.read_text().replace("[intake]\n", f"[intake]\nreceive_maximum = {window}\n"))
     with printed_broker(agent):
-        with running(agent):
+        with agent.running():
             pass
         vehicle = VehicleSensors(port)
         for number in range(50):
             for qos, half in zip(qualities, ("latitude", "longitude", "odometer", "speed"), strict=True):
                 vehicle.client.publish(f"teslamate/cars/1/{half}", str(number), qos=qos).wait_for_publish(10)
-        agent.log.write_text("")
-        with running(agent):
+        with agent.running():
             wait_until(lambda: agent.status()["head"] >= 200, 30)
             wait_until(lambda: health(status)["arrivals"] == "known", 30)
             returned_us = time.time_ns() // 1000
             vehicle.publish("teslamate/cars/1/odometer", b"77")
             wait_until(lambda: agent.status()["head"] > 200)
         vehicle.close()
-    *waited, live = exported(agent)
+    *waited, live = agent.exported()
     assert Counter(one.get("reason") for one in waited) == {"mapping:time:queued": 200}
     assert (live["kind"], live["value"]) == ("signal", 77.0)
     assert 0 <= int(str(live["device_time_us"])) - returned_us < 30_000_000
@@ -168,19 +138,18 @@ def test_a_broker_that_does_not_let_the_agent_find_out_what_waited_is_named(tmp_
     rules = tmp_path / "rules.acl"
     rules.write_text("topic readwrite teslamate/#\ntopic read $SYS/#\n")
     with printed_broker(agent, f"acl_file {rules}\n"):
-        with running(agent):
+        with agent.running():
             wait_until(lambda: health(status)["arrivals"] == "refused", 30)
             publish(port, "teslamate/cars/1/odometer")
             wait_until(lambda: agent.status()["head"] == 1)
         publish(port, "teslamate/cars/1/odometer")
-        agent.log.write_text("")
-        with running(agent):
+        with agent.running():
             wait_until(lambda: agent.status()["head"] == 2)
             publish(port, "teslamate/cars/1/odometer")
             wait_until(lambda: agent.status()["head"] == 3)
             assert agent.log.read_text().count("local broker lost") == 1, "Mosquitto closes the connection once"
     assert "waybill/agent/arrived" in agent.log.read_text()
-    assert [one["kind"] for one in exported(agent)] == ["raw", "raw", "raw"]
+    assert [one["kind"] for one in agent.exported()] == ["raw", "raw", "raw"]
 
 
 def publish(port: int, topic: str) -> None:

@@ -11,13 +11,6 @@ from tests.strategies import interval_sets
 from waybill.record import Ack, IntervalSet, Malformed, decode_ack, encode_ack, split_ack
 from waybill.record.ack import MAX_ACK_BYTES, MAX_ACK_RANGES, MAX_PAUSE_S
 
-EDGES = [0, 1, -1, 1 << 31, 1 << 53, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63)]
-junk = st.recursive(
-    st.none() | st.booleans() | st.sampled_from(EDGES) | st.floats() | st.text(max_size=3) | st.binary(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
-)
-KEYS = ["epoch", "ranges", "refused_ranges", "pause_s", "refused", "new"]
-
 
 @given(st.integers(0, 1 << 62), interval_sets, st.sampled_from([0.0, 2.5]), st.sampled_from(["", "checksum"]))
 def test_an_acknowledgement_comes_back_as_it_was(epoch: int, ranges: IntervalSet, pause: float, refusal: str) -> None:

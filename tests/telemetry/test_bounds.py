@@ -7,7 +7,6 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.fuzz.bounds import MAX_BYTES, check_bounds
@@ -159,12 +158,6 @@ def test_a_body_that_could_not_be_written_cannot_be_made(make: Callable[[], obje
 def test_what_every_reader_refuses_is_never_written(record: Record) -> None:
     with pytest.raises(WireError):
         encode(Batch("d", 1, 1, (record,)))
-
-
-NUMBERS = st.one_of(
-    st.floats(), st.integers(-(1 << 70), 1 << 70), st.integers(-9, 9), st.none(), st.booleans(), st.just(1 << 2000)
-)
-ANYTHING = st.one_of(NUMBERS, st.text(st.characters(), max_size=3), st.binary(max_size=3), st.just("x" * 300))
 
 
 def test_a_batch_that_would_unpack_to_too_much_is_never_written() -> None:

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import msgpack
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,9 +83,3 @@ def test_spoilt_content_is_refused_by_both_or_read_alike_by_both(batch: Batch, d
             decode_columns(spoilt)
     else:
         assert_same(decode_columns(spoilt), read)
-
-
-def test_columns_are_narrow_integers_of_64_bits_and_doubles() -> None:
-    columns = decode_columns(encode(Batch("d", 1, 1, (Record(1, 0, Canary(id="x")),))))
-    assert columns.seq.dtype == columns.kind.dtype == np.int64
-    assert columns.latitude.dtype == np.float64

@@ -69,7 +69,13 @@ from waybill.record.record import (
     new_epoch,
     raw_reason_group,
 )
-from waybill.record.strict_json import parse_json
+from waybill.record.strict_json import (
+    MAX_ELEMENTS,
+    MAX_MESSAGE_VALUES,
+    message_text,
+    parse_json,
+    parse_message_json,
+)
 from waybill.record.wire import MAX_RECORDS, decode, encode, read_header, validate, with_statement
 
 __all__ = [
@@ -78,6 +84,8 @@ __all__ = [
     "FACTORY_MOUNT",
     "MAX_CONTENT_BYTES",
     "MAX_DEVICE_TIME_US",
+    "MAX_ELEMENTS",
+    "MAX_MESSAGE_VALUES",
     "MAX_RAW_BYTES",
     "MAX_RECORDS",
     "MAX_UNCERTAINTY_MS",
@@ -131,9 +139,11 @@ __all__ = [
     "enrolment_rule",
     "enrolment_topic",
     "meant_contract_topic",
+    "message_text",
     "new_epoch",
     "parse_device_topic",
     "parse_json",
+    "parse_message_json",
     "raw_reason_group",
     "read_header",
     "shared_filter",

@@ -58,13 +58,9 @@ class DeviceTopic(NamedTuple):
     channel: DeviceChannel
 
 
+@lru_cache(maxsize=_TOPICS_KNOWN)
 def device_topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     """Raises ValueError for invalid names."""
-    return _topic(tenant, device, channel)
-
-
-@lru_cache(maxsize=_TOPICS_KNOWN)
-def _topic(tenant: str, device: str, channel: DeviceChannel) -> str:
     if not (DEVICE_PATTERN.fullmatch(tenant) and DEVICE_PATTERN.fullmatch(device)):
         raise ValueError(f"{tenant!r} and {device!r} are not the names of a tenant and a device")
     return "/".join((*_VERSION, tenant, device, channel))

@@ -14,12 +14,18 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from waybill.record.errors import InvalidJson
+from waybill.record.record import MAX_RAW_BYTES
 
 MAX_DEPTH = 100
 """The deepest nesting that a caller may allow: far below the interpreter's limit of recursion."""
 PLAIN_BYTES = 4096
 """Longer texts always get the full check."""
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 63) - 1
+
+MAX_MESSAGE_DEPTH, MAX_MESSAGE_VALUES = 32, 10_000
+"""Limits of a sensor's message; a deeper or larger one is carried raw."""
+MAX_ELEMENTS = 1_000
+"""A sensor's message with more elements is carried raw as a whole."""
 
 # Possessive: nothing is given back, so no text is read twice.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -52,6 +58,22 @@ def parse_json(
     if _SURROGATE.search(data):
         _check_text(value)
     return value
+
+
+def message_text(payload: bytes) -> bytes:
+    """The text of a sensor's message, without a byte order mark and the padding around it."""
+    return payload.removeprefix(b"\xef\xbb\xbf").strip(b"\0 \t\r\n")
+
+
+def parse_message_json(payload: bytes) -> Any:
+    """The value of a sensor's message, where NaN is null. Raises InvalidJson."""
+    return parse_json(
+        message_text(payload),
+        max_bytes=MAX_RAW_BYTES,
+        max_depth=MAX_MESSAGE_DEPTH,
+        max_values=MAX_MESSAGE_VALUES,
+        nan_is_null=True,
+    )
 
 
 def _plain_object(data: bytes, max_values: int) -> dict[str, Any] | None:

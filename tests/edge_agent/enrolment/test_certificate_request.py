@@ -89,12 +89,6 @@ def test_a_refusal_says_why_and_a_key_that_cannot_be_certified_is_let_go_of(
     assert (folder.requested_key() is not None) == keeps
 
 
-def test_the_certificates_of_another_name_are_not_found(folder: CertificateFolder, root: Path, tmp_path: Path) -> None:
-    asking = CertificateRequests(DEVICE, folder, root)
-    asking.take(Issuer().grant(asking.make()))
-    assert CertificateFolder(tmp_path, "rival", "bus-1").newest() is None
-
-
 def test_a_certificate_of_an_authority_that_is_not_trusted_is_not_kept_and_it_is_asked_for_again(
     folder: CertificateFolder, root: Path
 ) -> None:

@@ -107,10 +107,7 @@ def test_the_devices_of_one_day_do_not_renew_in_one_hour(tmp_path: Path) -> None
 
 
 def test_a_new_certificate_that_does_not_work_leaves_its_turn_to_the_one_before(device: KeptDevice) -> None:
-    device.loop.step()
-    device.connect()
-    device.now_s += 25 * DAY_S
-    device.loop.step()
+    renewed(device)
     shown = [device.connect(works=False), device.connect(works=False), device.connect(works=False)]
     assert shown == ["next.pem", "current.pem", "next.pem"]
     assert device.connect() == "current.pem"

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from edge_agent.intake.messages import MessageParser
 from edge_agent.mapping.can_frames import MAX_DBC_BYTES, CanDatabase, unit_word
-from edge_agent.mapping.formats import MAX_VALUES
 from tests.edge_agent.mapping.parsers import gives, parser_of, settings_of
+from waybill.record import MAX_MESSAGE_VALUES
 from waybill.settings import SettingsError
 
 DBC = """VERSION ""
@@ -136,7 +136,7 @@ def test_a_parameter_group_of_j1939_is_read_from_any_source_and_says_which(mappi
         ("[3]", "mapping:format:frame"),
         (json.dumps({"id": 68, "data": WHEELS.hex()}), "mapping:time:missing"),
         (line("18FEF3FE", b"\xff" * 8), "no-fix"),
-        ("x\n" * (MAX_VALUES + 1), "mapping:format:too-many-values"),
+        ("x\n" * (MAX_MESSAGE_VALUES + 1), "mapping:format:too-many-values"),
         (b"\xff\xfe", "mapping:format:utf-8"),
     ],
 )
@@ -274,6 +274,7 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 from tests.edge_agent.mapping.parsers import parser_of
 from tests.edge_agent.mapping.test_reading import CSV, PHONES
+from waybill.record import MAX_MESSAGE_VALUES
 from waybill.settings import SettingsError
 
 parser_of(PHONES + CSV)

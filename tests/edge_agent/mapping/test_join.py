@@ -99,13 +99,6 @@ def test_a_message_that_is_read_but_not_stored_changes_nothing() -> None:
     assert (parser.due_in(0), parser.rows()[0]["messages"]) == (None, 0)
 
 
-def test_after_a_crash_the_next_half_waits_for_its_own_other_half() -> None:
-    before, after = parser_of(CAR), parser_of(CAR)
-    assert kinds(before, "cars/1/latitude", "53.5", 0) == ["signal"], "stored before the crash"
-    assert kinds(after, "cars/1/longitude", "9.9", 100 * MS) == ["signal"]
-    assert [*after.expire(SECOND)] == [], "half a position is none"
-
-
 def test_a_device_that_sends_what_changed_keeps_whole_positions_and_completes_the_others() -> None:
     parser = parser_of("""
 [[mappings]]

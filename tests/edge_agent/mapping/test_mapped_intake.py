@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import DEFAULT_CLASSES, AgentSettings, ClassSettings
+from edge_agent.config import DEFAULT_CLASSES, ClassSettings
 from edge_agent.intake.intake_loop import widest_filters
 from edge_agent.intake.record_intake import classifier
 from tests.edge_agent.intake_parts import IntakeHarness
@@ -134,6 +134,9 @@ def test_a_mapping_that_makes_no_record_of_its_messages_is_shown_after_ten_minut
         ("vehicle/position", Signal, "position"),
         ("trucks/7", Signal, "trucks"),
         ("trucks/7", None, "trucks"),
+        ("vehicle/event", None, "urgent"),
+        ("vehicle/signal", None, "signal"),
+        ("$odd", None, "other"),
     ],
 )
 def test_a_mapped_record_has_the_class_of_its_kind_unless_a_class_names_its_topic(
@@ -147,7 +150,3 @@ def test_no_subscription_has_the_topics_of_another_one() -> None:
     assert widest_filters(["vehicle/#", "gw/+", "vehicle/+/position", "gw/7", "gw/+"]) == ["vehicle/#", "gw/+"]
     assert widest_filters(["a/+", "a/#", "+/#"]) == ["+/#"]
     assert widest_filters(["a/+", "+/b"]) == ["a/+", "+/b"]
-
-
-def test_an_agent_without_mappings_reads_only_the_contract() -> None:
-    assert AgentSettings.model_fields["mappings"].default == ()

@@ -4,7 +4,6 @@ Each file in `examples` has the messages of one preset. They are read in their o
 halves of a torn position meet. `gives` names every member of every record; `later` what comes when a half is held.
 """
 
-import json
 import re
 import tomllib
 from collections.abc import Iterable
@@ -17,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.intake.messages import MessageParser, Parsed
+from edge_agent.mapping.examples import described
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
 from tests.edge_agent.mapping.protobuf_writer import FORMATS, encode
-from waybill.record import Event, Position, Raw
+from waybill.record import Position, Raw
 
 EXAMPLES = Path(__file__).parent / "examples"
 LATER_MS = 10_000
@@ -28,18 +28,13 @@ LATER_MS = 10_000
 
 def shown(one: Parsed) -> dict[str, Any]:
     """A record as the files have it."""
-    kind = {"kind": type(one.body).__name__.lower()}
-    if isinstance(one.body, Raw):
-        return {**kind, "reason": one.body.reason}
-    time = "arrival"
+    members = described(one)
     if one.device_time_us is not None:
-        moment = datetime.fromtimestamp(one.device_time_us / 1e6, UTC)
-        time = moment.isoformat(timespec="milliseconds").replace(".000", "").replace("+00:00", "Z")
-    body = one.body.model_dump(exclude_none=True)
-    if isinstance(one.body, Event):
-        body["attributes"] = json.loads(body["attributes"])
-    held = {"held": True} if one.mapping.endswith("+held") else {}
-    return {**kind, "time": time, **body, **held}
+        moment = datetime.fromtimestamp(one.device_time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+        members["time"] = moment.replace(".000", "").replace("+00:00", "Z")
+    elif not one.malformed:
+        members["time"] = "arrival"
+    return members | {"held": True} if one.mapping.endswith("+held") else members
 
 
 def is_same(records: Iterable[Parsed], expected: list[dict[str, Any]]) -> bool:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from edge_agent.intake.messages import MAX_ELEMENTS
 from edge_agent.mapping.parser import MAX_ROUTES
 from tests.edge_agent.mapping.parsers import gives, parser_of
-from waybill.record import NO_FAULTS, Raw, raw_reason_group
+from waybill.record import MAX_ELEMENTS, NO_FAULTS, Raw, raw_reason_group
 
 T = 1_795_359_064
 PHONES = """

@@ -12,6 +12,7 @@ from edge_agent.mapping.settings import MappingSettings, preset_names
 from edge_agent.mapping.suggestion import SamplesUnreadable, propose, read_samples
 from tests.fuzz.bounds import Target
 from waybill.record import Batch, Position, Raw, Record, decode, encode
+from waybill.settings import printable
 
 EXAMPLES = Path(__file__).parents[2] / "edge_agent" / "mapping" / "examples"
 PRESETS = {
@@ -69,9 +70,12 @@ def judge_sentences(data: bytes) -> None:
 
 
 def judge_samples(data: bytes) -> None:
-    """The proposal is TOML."""
+    """The proposal is TOML that a terminal can show, and the presets in it are settings."""
     with contextlib.suppress(SamplesUnreadable):
-        tomllib.loads(propose(read_samples(data[:MAX_PROPOSED_BYTES].decode("utf-8", "replace"))))
+        text = propose(read_samples(data[:MAX_PROPOSED_BYTES].decode("utf-8", "replace")))
+        assert printable(text, keeps="\n") == text
+        for mapping in tomllib.loads(text).get("mappings", []):
+            assert "preset" not in mapping or MappingSettings.model_validate(mapping)
 
 
 TARGETS = {
