@@ -180,7 +180,7 @@ def test_what_a_status_server_says_is_read() -> None:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
         (b"", "closed connection"),
         (OK + b"[" * 100_000, "not JSON"),
-        (OK + b"[]", "no status"),
+        (OK + b"[]", "not a status"),
         (OK + b'{"a": 1e999}', "not JSON"),
         (b"HTTP/1.0 503 Service Unavailable\r\n\r\n{}", "503"),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n{", "not JSON"),
