@@ -48,7 +48,7 @@ SHARED: Final = {
 }
 """Columns that mean the same in each table that has them and does not explain them itself."""
 
-_QUARTERS: Final = "Four numbers, one per quarter of the hour: "
+QUARTERS: Final = "Four numbers, one per quarter of the hour: "
 
 _USAGE: Final = TableDescription(
     "Usage of a vehicle in one UTC hour and zone. The row with the highest commit of its tenant, device, hour and zone "
@@ -57,20 +57,20 @@ _USAGE: Final = TableDescription(
     {
         "hour": "Start of the UTC hour.",
         "zone": "Id of the fence; empty: outside all; `*`: the whole vehicle; `*late`: only names late positions.",
-        "distance_mm": f"{_QUARTERS}distance in mm. Rows of zones and of the outside have it; zones never overlap.",
-        "duration_ms": f"{_QUARTERS}time in ms. Rows of zones and of the outside have it.",
-        "entries": f"{_QUARTERS}entries into the zone.",
-        "crossings": f"{_QUARTERS}crossings, if the zone is a gate.",
-        "events": f"{_QUARTERS}event records; only in rows of `*`.",
-        "content_bytes": f"{_QUARTERS}billed bytes of all records; only in rows of `*`.",
-        "messages": f"{_QUARTERS}readable records; only in rows of `*`.",
-        "positions": f"{_QUARTERS}position records; only in rows of `*`.",
-        "kept": f"{_QUARTERS}positions that tracks use; only in rows of `*`.",
-        "refused": f"{_QUARTERS}positions that tracks refuse and that may hide distance; only in rows of `*`.",
-        "driven_ms": f"{_QUARTERS}time driven faster than 1 m/s; only in rows of `*`.",
-        "unknown_ms": f"{_QUARTERS}time in gaps of more than 200 m; only in rows of `*`.",
-        "unknown_mm": f"{_QUARTERS}straight distance of gaps of more than 200 m; only in rows of `*`.",
-        "inferred_entries": f"{_QUARTERS}entries inferred from a gap.",
+        "distance_mm": f"{QUARTERS}distance in mm. Rows of zones and of the outside have it; zones never overlap.",
+        "duration_ms": f"{QUARTERS}time in ms. Rows of zones and of the outside have it.",
+        "entries": f"{QUARTERS}entries into the zone.",
+        "crossings": f"{QUARTERS}crossings, if the zone is a gate.",
+        "events": f"{QUARTERS}event records; only in rows of `*`.",
+        "content_bytes": f"{QUARTERS}billed bytes of all records; only in rows of `*`.",
+        "messages": f"{QUARTERS}readable records; only in rows of `*`.",
+        "positions": f"{QUARTERS}position records; only in rows of `*`.",
+        "kept": f"{QUARTERS}positions that tracks use; only in rows of `*`.",
+        "refused": f"{QUARTERS}positions that tracks refuse and that may hide distance; only in rows of `*`.",
+        "driven_ms": f"{QUARTERS}time driven faster than 1 m/s; only in rows of `*`.",
+        "unknown_ms": f"{QUARTERS}time in gaps of more than 200 m; only in rows of `*`.",
+        "unknown_mm": f"{QUARTERS}straight distance of gaps of more than 200 m; only in rows of `*`.",
+        "inferred_entries": f"{QUARTERS}entries inferred from a gap.",
         "unreadable": "JSON: raw records by `kind/reason`, four numbers each; empty: none. Only in rows of `*`.",
         "counters": "JSON: messages dropped by the vehicle's broker, and odometer bounds in metres; empty: none.",
         "seq_ranges": "JSON: the records behind the row, `{epoch: [[first, last], …]}`.",

@@ -6,14 +6,14 @@ A structure test compares the files with the code.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from open_data_contract_standard.model import OpenDataContractStandard
 
-from cloud_jobs.lake.descriptions import DESCRIPTIONS, SHARED, column_text
+from cloud_jobs.lake.descriptions import DESCRIPTIONS, QUARTERS, SHARED, column_text
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from tests.structure.sources import ROOT
 
@@ -52,8 +52,8 @@ def files() -> dict[Path, str]:
     published = [name for name in TABLES if DESCRIPTIONS[name].is_published]
     internal = [name for name in TABLES if name not in published]
     pages = {
-        ROOT / "docs" / "tables.md": _page("Tables for queries", _PUBLISHED, published),
-        ROOT / "docs" / "tables-internal.md": _page("Tables of the jobs", _INTERNAL, internal),
+        ROOT / "docs" / "tables.md": _page("Tables for queries", _PUBLISHED, published, ()),
+        ROOT / "docs" / "tables-internal.md": _page("Tables of the jobs", _INTERNAL, internal, published),
     }
     contracts = {CONTRACTS / f"{name}.odcs.yaml": contract(name).to_yaml() for name in published}
     return pages | contracts
@@ -69,6 +69,7 @@ $ python -c "from deltalake import DeltaTable; print(DeltaTable('lake/usage').sc
 ```
 
 `?` marks a column that may be null. Times are UTC. `long` columns may exceed 2^53 ([traps](data-out.md#traps)).
+An `array<long>` of `usage` has four numbers, one for each quarter of the hour.
 """
 _INTERNAL: Final = """\
 For operators who look behind a bill or a job. These tables have no data contract: their columns may change with each
@@ -79,39 +80,49 @@ $ python -c "from deltalake import DeltaTable; print(DeltaTable('lake/snapshots'
 A state of the lake that can be read for years, as commit numbers of its tables.
 ```
 
-`?` marks a column that may be null. Times are UTC.
+`?` marks a column that may be null. Times are UTC. Shared columns are explained below or in
+[tables.md](tables.md#columns-of-several-tables).
 """
 
 
-def _page(title: str, begin: str, names: Iterable[str]) -> str:
-    names = [*names]
-    shared = [name for name in SHARED if any(_is_shared(table, name) for table in names)]
+def _page(title: str, begin: str, names: Sequence[str], elsewhere: Sequence[str]) -> str:
+    """The page of some tables, without the shared columns that the page of the tables `elsewhere` explains."""
+    shared = [name for name in SHARED if _any_shares(names, name) and not _any_shares(elsewhere, name)]
     parts = [f"# {title}\n\n{begin}\n<!-- made by `{COMMAND}` -->"]
-    parts.append(
-        "\n".join(["## Columns of several tables\n", _HEAD, *(f"| `{name}` | {SHARED[name]} |" for name in shared)])
-    )
-    parts += ["\n".join(_section(name)) for name in names]
+    parts.append("\n".join(["## Columns of several tables\n", *(f"- `{name}`: {SHARED[name]}" for name in shared)]))
+    parts += ["\n".join(_section(name, names[:number])) for number, name in enumerate(names)]
     return "\n\n".join(parts) + "\n"
-
-
-_HEAD: Final = "| column | meaning |\n|---|---|"
 
 
 def _is_shared(table: str, column: str) -> bool:
     return column in TABLES[table].schema.names and column not in DESCRIPTIONS[table].columns
 
 
-def _section(table: str) -> Iterator[str]:
+def _any_shares(tables: Iterable[str], column: str) -> bool:
+    return any(_is_shared(table, column) for table in tables)
+
+
+def _section(table: str, before: Sequence[str]) -> Iterator[str]:
+    """The section of a table; columns that a table `before` it explains in the same words are only named."""
     described, layout = DESCRIPTIONS[table], TABLES[table]
     yield f"## {table}\n"
     yield f"{described.row} Written by `{WRITTEN_BY[table]}`. Key: {_names(described.key)}."
     if shared := [name for name in layout.schema.names if _is_shared(table, name)]:
-        yield f"Columns explained above: {_names(shared)}."
-    yield f"\n{_HEAD}"
+        yield f"Shared columns: {_names(shared)}."
+    others = [name for name in layout.schema.names if name not in shared]
+    first = {
+        name: next((one for one in before if DESCRIPTIONS[one].columns.get(name) == described.columns[name]), None)
+        for name in others
+    }
+    for one in dict.fromkeys(filter(None, first.values())):
+        same = (f"`{field.name}`{'?' * field.nullable}" for field in layout.schema if first.get(field.name) == one)
+        yield f"As in `{one}`: {', '.join(same)}."
+    yield ""
     for field in layout.schema:
-        if not _is_shared(table, field.name):
+        if field.name in others and first[field.name] is None:
             null = "?" if field.nullable else ""
-            yield f"| `{field.name}` {delta_type(field.type)}{null} | {described.columns[field.name]} |"
+            text = described.columns[field.name].removeprefix(QUARTERS)
+            yield f"- `{field.name}` {delta_type(field.type)}{null}: {text[0].upper()}{text[1:]}"
 
 
 def _names(names: Iterable[str]) -> str:
