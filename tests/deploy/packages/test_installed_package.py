@@ -132,7 +132,7 @@ def test_a_new_package_delivers_an_acknowledged_message_within_30_s(root, broker
     root.path(package.name).write_bytes(package.read_bytes())
     began_s = time.monotonic()
     said = root.run(f"apt-get install --yes /{package.name}")
-    assert f"write {SETTINGS}, then run: systemctl start edge-agent" in said
+    assert f"edge-agent setup --out {SETTINGS}" in said
     configure(root, brokers)
     with running(root, tmp_path / "agent.log"):
         sensors.position()
