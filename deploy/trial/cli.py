@@ -70,7 +70,7 @@ def total_line(state: LadderState, began_s: float, *, as_json: bool = False) -> 
         return ""
     after_s, since_s = state.complete_s - state.heard_s, state.complete_s - began_s
     if as_json:
-        return json.dumps({"event": "complete", "after_s": round(after_s, 2), "since_start_s": round(since_s, 2)})
+        return json.dumps({"event": "complete", "after_s": after_s, "since_start_s": round(since_s, 2)})
     return f"every rung reached {after_s:.1f} s after the message, {since_s:.1f} s after the start of the command"
 
 
