@@ -16,6 +16,7 @@ from cloud_jobs.errors import LakeError, LocationError, NobodyTrusted, OtherLake
 from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from cloud_jobs.job_settings import (
     CentreLimits,
+    ConsoleSettings,
     MaintenanceSettings,
     MetricsSettings,
     ProximitySettings,
@@ -252,6 +253,7 @@ class CloudSettings(Settings):
     privacy: PrivacySettings = PrivacySettings()
     status: CentreLimits = CentreLimits()
     metrics: MetricsSettings = MetricsSettings()
+    console: ConsoleSettings = ConsoleSettings()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -291,9 +293,10 @@ class CloudSettings(Settings):
         keys, operators = self.ingest.sealing_keys, self.reference.operators
         ingest = self.ingest.model_copy(update={"sealing_keys": keys and folder / keys})
         reference = self.reference.model_copy(update={"operators": operators and folder / operators})
-        log = self.privacy.access_log
+        log, basemap = self.privacy.access_log, self.console.basemap
         privacy = self.privacy.model_copy(update={"access_log": log and folder / log})
-        paths = {"lake": lake, "checkpoints": folder / self.checkpoints, "privacy": privacy}
+        console = self.console.model_copy(update={"basemap": basemap and folder / basemap})
+        paths = {"lake": lake, "checkpoints": folder / self.checkpoints, "privacy": privacy, "console": console}
         return self.model_copy(update={**paths, "ingest": ingest, "reference": reference})
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -272,3 +272,18 @@ class MetricsSettings(Settings):
     def port_of(self, command: str) -> int | None:
         port: int | None = getattr(self, f"{command}_port")
         return port
+
+
+class ConsoleSettings(Settings):
+    """Where `waybill console` serves its pages, and what its map shows."""
+
+    host: Host = Field(default="127.0.0.1", description="address to listen on; only loopback")
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(default=8090, description="0: any free one")
+    names: tuple[Host, ...] = Field(default=(), description="further host names that a browser may call it by")
+    basemap: Path | None = Field(
+        default=None, description="GeoJSON of lines, or a PMTiles archive, that is drawn under the fleet"
+    )
+    basemap_credit: str = Field(default="", max_length=200, description="who made the base map; shown on it")
+    fixes_h: int = Field(
+        default=24, ge=1, le=24 * 31, description="hours before the newest fix in which last fixes are looked for"
+    )

@@ -96,6 +96,7 @@ SUBCOMMANDS = {
         "deploy.demo.cli:demo", "local", "Run Waybill from vehicles to a checked bill on real servers."
     ),
     "try": LazyCommand("deploy.trial.cli:try_device", "local", "Try a device of your own, up to a draft of its bill."),
+    "console": LazyCommand("console.cli:console", "console", "Show fleet, bills and health as pages with a map."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "device": LazyCommand(
         "waybill.identity.device_cli:app", "gateway", "Register, suspend, resume and revoke devices."
@@ -124,7 +125,7 @@ SUBCOMMANDS = {
 }
 """The subcommands of `waybill`."""
 
-_WITHOUT_PANDAS = {"bill", "decisions", "reconcile"}
+_WITHOUT_PANDAS = {"bill", "console", "decisions", "reconcile"}
 """Subcommands that use Arrow and no Spark. Arrow looks for pandas when it is imported, and takes a third of a second
 to import it: as long as many an answer takes."""
 
@@ -137,7 +138,7 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError("No module named 'pandas': this command does without it", name=name)
 
 
-_OF_STACK = {"alerts", "cloud-jobs", "device", "reference", "topology"}
+_OF_STACK = {"alerts", "cloud-jobs", "console", "device", "reference", "topology"}
 """Commands that find their settings in the folder of a local stack."""
 
 

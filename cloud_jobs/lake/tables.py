@@ -144,19 +144,26 @@ class Lake:
         opened: DeltaTable | None = None,
     ) -> pa.Table:
         """Rows of a table or of an opened version; files that cannot hold such rows are not opened."""
-        schema, ranges = TABLES[table].schema, dict[str, Range]()
+        with self.damage_as_error(table):
+            stored = StoredFiles.of(opened or self.open(table), table)
+        return self.rows_in(stored, columns, where=where)[0]
+
+    def rows_in(
+        self, stored: StoredFiles, columns: Sequence[str] | None = None, *, where: Sequence[Condition] = ()
+    ) -> tuple[pa.Table, int]:
+        """Rows of some files of a table, and the number of files that were opened for them."""
+        table, schema, ranges = stored.table, TABLES[stored.table].schema, dict[str, Range]()
         schema = pa.schema([schema.field(name) for name in columns or schema.names])
         asked = [*dict.fromkeys((*schema.names, *(name for name, _, _ in where)))]
         for name, compared, value in where:
             ranges.setdefault(name, _range_of(compared, value))
         with self.damage_as_error(table):
-            stored = StoredFiles.of(opened or self.open(table), table)
             files, paths = self.files(table), stored.meeting(ranges).paths
             with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
                 parts = [*pool.map(lambda path: read_stored(files, table, path, asked, ranges), paths)]
         whole = TABLES[table].schema.empty_table().select(asked)
         rows = pa.concat_tables([whole, *(part.cast(whole.schema) for part in parts)])
-        return (rows.filter(filters_to_expression([*where])) if where else rows).select(schema.names)
+        return (rows.filter(filters_to_expression([*where])) if where else rows).select(schema.names), len(paths)
 
     def files(self, table: str) -> FileSystem:
         # not Delta's file system: it is Python called from Arrow's threads, and a thread that still reads ahead at the

@@ -1,0 +1,45 @@
+"""The console's application: every address, and who may open it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from console.assets import STATIC, Assets
+from console.context import Console, Query
+from console.errors import NotThere
+from console.http import Renderer, SecurityHeaders, View
+from console.page import Page
+from console.pages import fleet
+
+PAGES: Final[Mapping[str, View]] = {
+    "/": fleet.page,
+}
+"""Each page by its address."""
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+def make_app(console: Console, *, hosts: tuple[str, ...] = ()) -> Starlette:
+    """The application. `hosts`: further names by which it may be called."""
+    renderer = Renderer(console, Assets.built())
+    routes: list[BaseRoute] = [Route(path, renderer.endpoint(view), methods=["GET"]) for path, view in PAGES.items()]
+    routes += [
+        Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
+        Route("/{rest:path}", renderer.endpoint(_no_page), methods=["GET"]),
+    ]
+    middleware = [
+        Middleware(SecurityHeaders),
+        Middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *hosts], www_redirect=False),
+    ]
+    return Starlette(routes=routes, middleware=middleware)
+
+
+def _no_page(_console: Console, _query: Query) -> Page:
+    raise NotThere("there is no such page")

@@ -1,0 +1,74 @@
+"""`waybill console`: serves the console."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cloud_jobs.commands import load_checked_settings
+from cloud_jobs.terminal import cloud_errors_as_messages
+from waybill.daemon.stack_folder import STACK_VARIABLE, stack_advice, stack_file
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+_SETTINGS: Final = "cloud.toml"
+_DEMO: Final = Path("var/demo")
+_GRACE_S: Final = 3
+
+
+def find_settings() -> Path:
+    """The settings of the local stack, or of the last demo; the newer of both. $WAYBILL_STACK comes first."""
+    candidates = [stack_file(_SETTINGS)]
+    if not os.environ.get(STACK_VARIABLE):
+        candidates.append(_DEMO / _SETTINGS)
+    there = [file for file in candidates if file.is_file()]
+    if not there:
+        names = " and ".join(str(file) for file in candidates)
+        raise typer.BadParameter(f"{names}: there is no such file; {stack_advice()}; `make demo` makes one")
+    return max(there, key=lambda file: file.stat().st_mtime)
+
+
+Config = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        "-c",
+        default_factory=find_settings,
+        help="The settings of the centre, a TOML file. Default: of the local stack, or of the last demo.",
+        show_default=False,
+    ),
+]
+
+
+@cloud_errors_as_messages("console")
+def console(
+    config: Config,
+    *,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: console.host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0: any free one. Default: console.port.")] = None,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the console in a browser.")] = False,
+) -> None:
+    """Show the fleet, its bills and its health as pages with a map. Read-only.
+
+    Example: waybill console --open
+    """
+    from console.app import make_app
+    from console.context import Console
+    from console.serve import open_socket, serve
+
+    settings = load_checked_settings(config)
+    asked = settings.console.model_copy(
+        update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    )
+    socket = open_socket(asked)
+    app: Starlette = make_app(Console(settings), hosts=(*asked.names, asked.host))
+    address = f"http://{asked.host}:{socket.getsockname()[1]}/"
+    typer.echo(f"console of {settings.lake}: {address} (Ctrl-C ends it)")
+    if open_browser:
+        webbrowser.open(address)
+    serve(app, socket, grace_s=_GRACE_S)

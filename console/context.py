@@ -1,0 +1,83 @@
+"""What every page reads from: the lake, the settings, who looks, and what the address asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
+
+from starlette.requests import Request
+
+from cloud_jobs.config import CloudSettings
+from console.errors import NotThere
+from console.fixes import LastFixReader
+from console.lake import OpenLake
+from console.reference import Reference
+
+_MOST_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks. `tenants` and `accounts`: what may be seen; None: all of them."""
+
+    name: str
+    tenants: frozenset[str] | None = None
+    accounts: frozenset[str] | None = None
+
+    def sees_tenant(self, tenant: str) -> bool:
+        return self.tenants is None or tenant in self.tenants
+
+    def require_tenant(self, tenant: str) -> None:
+        """Raises NotThere, the same as for a tenant that does not exist."""
+        if not self.sees_tenant(tenant):
+            raise NotThere(f"there is no tenant {tenant!r}, or you may not see it")
+
+
+LOCAL = Viewer("local")
+"""The viewer of a console on loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What an address asks: `path` and `asked` are its parameters, `viewer` is who asks."""
+
+    viewer: Viewer = LOCAL
+    path: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: Request) -> Query:
+        viewer = request.scope.get("viewer", LOCAL)
+        asked = {name: value[:_MOST_CHARACTERS] for name, value in request.query_params.items() if value}
+        return cls(viewer, {name: str(value) for name, value in request.path_params.items()}, asked)
+
+    @property
+    def zone(self) -> str:
+        return self.asked.get("zone", "")
+
+    def get(self, name: str) -> str:
+        """The value of a parameter, or an empty text."""
+        return self.asked.get(name, "")
+
+    def address_with(self, path: str, **changed: str) -> str:
+        """The address of this query with some parameters changed; an empty text removes one."""
+        asked = {name: value for name, value in {**self.asked, **changed}.items() if value}
+        return f"{path}?{urlencode(asked)}" if asked else path
+
+
+class Console:
+    """What all pages share. Any thread may use it."""
+
+    def __init__(self, settings: CloudSettings, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.settings = settings
+        self.now = now
+        self.lake = OpenLake(settings.tables)
+        self.reference = Reference(self.lake)
+        self.last_fixes = LastFixReader(self.lake, settings.tracks, settings.console.fixes_h)
+
+    def zone(self) -> ZoneInfo:
+        """The time zone of the accounts, if all have the same; UTC otherwise."""
+        return self.reference.zone()

@@ -1,0 +1,237 @@
+"""The last fix of each device, kept up to date from new files of the lake; and where a device was on a day."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import StoredFiles
+from console.lake import OpenLake
+from geo.spatial import Fixes, TrackSettings, build_tracks
+
+_COLUMNS: Final = (
+    *("tenant", "device", "region", "device_time", "received_at", "latitude", "longitude"),
+    *("speed_mps", "heading_deg", "accuracy_m", "kind"),
+)
+_AHEAD: Final = timedelta(days=1)
+"""A fix whose device time is this far after the time of the read is left out: its clock is wrong."""
+
+
+class LastFix(NamedTuple):
+    """A device's newest usable position. `speed_mps`, `heading_deg`, `accuracy_m`: None if it did not state them."""
+
+    tenant: str
+    device: str
+    region: str | None
+    time: datetime
+    received_at: datetime | None
+    latitude: float
+    longitude: float
+    speed_mps: float | None
+    heading_deg: float | None
+    accuracy_m: float | None
+
+    @property
+    def of_device(self) -> TenantDevice:
+        return TenantDevice(self.tenant, self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class LastFixes:
+    """`of`: by device. `since`: older fixes were not looked for; None if there are no records. `left_out`: fixes that
+    cannot be used: at 0°/0°, outside the world, or ahead of the clock.
+    """
+
+    of: dict[TenantDevice, LastFix]
+    since: datetime | None
+    left_out: int
+
+
+class LastFixReader:
+    """Keeps the last fixes of a lake; each read opens only files that the one before did not see.
+
+    `window_h`: the first read looks so far back from the newest fix.
+    """
+
+    def __init__(self, lake: OpenLake, tracks: TrackSettings, window_h: int) -> None:
+        self._lake = lake
+        self._tracks = tracks
+        self._window = timedelta(hours=window_h)
+        self._lock = threading.Lock()
+        self._version = -1
+        self._seen: frozenset[str] = frozenset()
+        self._state = LastFixes({}, None, 0)
+
+    def read(self, now: datetime) -> LastFixes:
+        """Raises LakeError, StoreUnavailable."""
+        with self._lock:
+            if not self._lake.has("records"):
+                return self._state
+            version = self._lake.version("records")
+            if version != self._version:
+                self._update(self._lake.stored("records"), now)
+                self._version = version
+            return self._state
+
+    def _update(self, stored: StoredFiles, now: datetime) -> None:
+        dated = StoredFiles("records", stored.actions.filter(pc.is_valid(stored.actions["partition.device_date"])))
+        since = self._state.since
+        if since is None:
+            newest = _newest(dated, now + _AHEAD)
+            if newest is None:
+                return
+            since = newest - self._window
+        recent = dated.between("device_time", low=since)
+        fresh = [path not in self._seen for path in recent.paths]
+        files = StoredFiles("records", recent.actions.filter(pa.array(fresh, pa.bool_())))
+        rows = self._lake.rows_in(files, _COLUMNS, where=[("kind", "=", "position"), ("device_time", ">=", since)])
+        found, left_out = newest_fixes(rows, now + _AHEAD, self._tracks)
+        known = dict(self._state.of)
+        for fix in found:
+            held = known.get(fix.of_device)
+            if held is None or fix.time >= held.time:
+                known[fix.of_device] = fix
+        self._seen = frozenset(recent.paths)
+        self._state = LastFixes(known, since, self._state.left_out + left_out)
+
+
+def _newest(stored: StoredFiles, before: datetime) -> datetime | None:
+    """The newest device time that the log states and that is not ahead of `before`."""
+    times = [high for _, high in stored.bounds("device_time") if high is not None] if len(stored) else []
+    believed = [min(time, before) for time in times]
+    return max(believed, default=None)
+
+
+def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tuple[list[LastFix], int]:
+    """The newest usable position of each device, and how many positions cannot be used."""
+    latitude = pc.fill_null(rows["latitude"], float("nan")).to_numpy()
+    longitude = pc.fill_null(rows["longitude"], float("nan")).to_numpy()
+    with np.errstate(invalid="ignore"):
+        usable = (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180)
+        if tracks.null_island_deg is not None:
+            usable &= ~((np.abs(latitude) < tracks.null_island_deg) & (np.abs(longitude) < tracks.null_island_deg))
+    usable &= pc.less(rows["device_time"], pa.scalar(before, rows["device_time"].type)).to_numpy(zero_copy_only=False)
+    left_out = int(len(usable) - np.count_nonzero(usable))
+    kept = rows.filter(pa.array(usable)).sort_by([("device_time", "ascending")])
+    asked = [name for name in _COLUMNS if name not in ("tenant", "device", "kind")]
+    last = kept.group_by(["tenant", "device"], use_threads=False).aggregate([(name, "last") for name in asked])
+    return [_fix(row) for row in last.to_pylist()], left_out
+
+
+def _fix(row: dict[str, Any]) -> LastFix:
+    return LastFix(
+        row["tenant"],
+        row["device"],
+        row["region_last"],
+        row["device_time_last"],
+        row["received_at_last"],
+        row["latitude_last"],
+        row["longitude_last"],
+        _finite(row["speed_mps_last"]),
+        _finite(row["heading_deg_last"]),
+        _finite(row["accuracy_m_last"]),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < float("inf") else None
+
+
+# The track of one device.
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Positions of a device in a span, as the engine's rules keep them. `begins`: the index at which each piece begins:
+    between pieces lies a gap or an impossible jump. `left_out`: positions that are not drawn, by the reason.
+    """
+
+    time_ms: np.ndarray[Any, np.dtype[np.int64]]
+    latitude: np.ndarray[Any, np.dtype[np.float64]]
+    longitude: np.ndarray[Any, np.dtype[np.float64]]
+    speed_mps: np.ndarray[Any, np.dtype[np.float64]]
+    seq: np.ndarray[Any, np.dtype[np.int64]]
+    begins: np.ndarray[Any, np.dtype[np.int64]]
+    metres: float
+    left_out: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.time_ms)
+
+
+def track_of(lake: OpenLake, device: TenantDevice, start: datetime, end: datetime, tracks: TrackSettings) -> Track:
+    """The track of a device within a span. Positions as reported: usage cleans them of noise when it meters them.
+
+    Raises LakeError, StoreUnavailable.
+    """
+    stored = lake.stored("records").within("device", [(device.device, device.device)])
+    rows = lake.rows_in(
+        stored,
+        ("device_time", "epoch", "seq", "latitude", "longitude", "speed_mps", "accuracy_m"),
+        where=[
+            ("tenant", "=", device.tenant),
+            ("device", "=", device.device),
+            ("kind", "=", "position"),
+            ("device_time", ">=", start),
+            ("device_time", "<", end),
+        ],
+    ).sort_by([("device_time", "ascending"), ("epoch", "ascending"), ("seq", "ascending")])
+    return made_track(rows, tracks)
+
+
+def made_track(rows: pa.Table, tracks: TrackSettings) -> Track:
+    """The track of rows of one device, in the order of their time."""
+    columns = {name: pc.fill_null(rows[name], float("nan")).to_numpy() for name in ("latitude", "longitude")}
+    with np.errstate(invalid="ignore"):
+        valid = (np.abs(columns["latitude"]) <= 90) & (np.abs(columns["longitude"]) <= 180)
+    there = rows.filter(pa.array(valid))
+    time_ms = there["device_time"].cast(pa.int64()).to_numpy() // 1000
+    fixes = Fixes(
+        device=np.zeros(len(time_ms), np.int64),
+        t_ms=time_ms,
+        lat=columns["latitude"][valid],
+        lon=columns["longitude"][valid],
+        accuracy_m=_numbers(there["accuracy_m"]),
+    )
+    made = build_tracks(fixes, tracks.as_reported())
+    left_out = {name: count for name, count in made.counts().items() if name != "kept" and count}
+    if outside := int(np.count_nonzero(~valid)):
+        left_out["outside_the_world"] = outside
+    row = made.row
+    return Track(
+        time_ms[row],
+        fixes.lat[row],
+        fixes.lon[row],
+        _numbers(there["speed_mps"])[row],
+        there["seq"].to_numpy()[row],
+        np.flatnonzero(~made.linked),
+        float(made.metres.sum()),
+        left_out,
+    )
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.float64]]:
+    numbers: np.ndarray[Any, np.dtype[np.float64]] = pc.fill_null(column, float("nan")).to_numpy().astype(np.float64)
+    return numbers
+
+
+def bounds_of(places: Iterable[tuple[float, float]]) -> tuple[float, float, float, float] | None:
+    """West, south, east, north of (longitude, latitude) places; None without any."""
+    known = [*places]
+    if not known:
+        return None
+    longitudes, latitudes = zip(*known, strict=True)
+    return min(longitudes), min(latitudes), max(longitudes), max(latitudes)
+
+
+def day_span(day: datetime) -> tuple[datetime, datetime]:
+    """The span of a local day, given by its midnight."""
+    return day.astimezone(UTC), (day + timedelta(days=1)).astimezone(UTC)

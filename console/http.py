@@ -1,0 +1,152 @@
+"""Pages over HTTP: HTML or JSON of the same page, security headers, and one answer for each kind of fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import structlog
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cloud_jobs.errors import CloudError
+from console.assets import Assets
+from console.context import Console, Query
+from console.errors import BadQuery, NotThere
+from console.page import UNKNOWN, Clock, Page, address, as_json, shown
+
+_log = structlog.get_logger(__name__)
+
+CSP: Final = (
+    "default-src 'self'; worker-src 'self'; style-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+View = Callable[[Console, Query], Page]
+"""A page of what the console knows, for a query. Raises CloudError."""
+
+NAVIGATION: Final = (
+    ("/", "Fleet"),
+    ("/replay", "Replay"),
+    ("/where", "Place and time"),
+    ("/bills", "Bills"),
+    ("/alerts", "Alerts"),
+    ("/fences", "Fences"),
+    ("/canaries", "Canaries"),
+    ("/health", "Health"),
+)
+
+
+class SecurityHeaders:
+    """Adds the headers of every answer. A page with data of a fleet is never kept by a cache."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class Renderer:
+    """Templates and scripts, and the answer for a page."""
+
+    def __init__(self, console: Console, assets: Assets) -> None:
+        self._console = console
+        self._assets = assets
+        self._templates = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=select_autoescape(default=True),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def endpoint(self, view: View) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a page: HTML, or JSON if the request accepts it and no HTML."""
+
+        async def answer(request: Request) -> Response:
+            return await run_in_threadpool(self._answer, view, request)
+
+        return answer
+
+    def _answer(self, view: View, request: Request) -> Response:
+        query, wants_json = Query.of(request), _wants_json(request)
+        status = 200
+        try:
+            page = view(self._console, query)
+        except NotThere as error:
+            page, status = _fault_page(request, "Not found", error), 404
+        except BadQuery as error:
+            page, status = _fault_page(request, "The address cannot be read", error), 400
+        except CloudError as error:
+            _log.warning("a page could not be made", path=request.url.path, error=str(error))
+            page, status = _fault_page(request, "This cannot be shown now", error), 503
+        if wants_json:
+            return JSONResponse(as_json(page), status, {"vary": "accept"})
+        clock = clock_of(self._console, query)
+        return HTMLResponse(self.html(page, clock, query), status, {"vary": "accept"})
+
+    def html(self, page: Page, clock: Clock, query: Query) -> str:
+        """A page as HTML."""
+        return self._templates.get_template(page.template).render(
+            page=page,
+            clock=clock,
+            navigation=NAVIGATION,
+            assets=self._assets,
+            shown=lambda value, kind: shown(value, kind, clock),
+            unknown=UNKNOWN,
+            other_zone=query.address_with(page.path, zone="" if query.zone else "UTC"),
+            data_address=query.address_with(page.path),
+            island_json=json.dumps(as_json(page).get("island"), allow_nan=False),
+        )
+
+
+def clock_of(console: Console, query: Query) -> Clock:
+    """The clock of a page: the zone of its query, or that of the accounts."""
+    try:
+        zone = ZoneInfo(query.zone) if query.zone else console.zone()
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadQuery("zone", f"{query.zone!r} is not a time zone, as Europe/Berlin") from error
+    return Clock(zone, console.now())
+
+
+def _wants_json(request: Request) -> bool:
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def _fault_page(request: Request, title: str, error: CloudError) -> Page:
+    return Page(path=request.url.path, title=title, warnings=(str(error),))
+
+
+def json_answer(values: Mapping[str, Any]) -> JSONResponse:
+    return JSONResponse(dict(values))
+
+
+__all__ = ["NAVIGATION", "Renderer", "SecurityHeaders", "View", "address", "clock_of", "json_answer"]

@@ -1,0 +1,163 @@
+"""Fences and accounts in force, as the lake has them; parsed again only when the table changes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+import shapely
+
+from cloud_jobs.billing.contracts import Account
+from cloud_jobs.billing.contracts.published import usable_contract
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.reference.tables import in_force
+from console.lake import OpenLake
+from geo.reference.in_force import RefusedVersion, usable_fence
+from geo.spatial import Fence, Gate
+
+_UTC: Final = ZoneInfo("UTC")
+
+
+class FenceVersion(NamedTuple):
+    """A published version of a fence or gate. `begin`: None: always. `until`: when the next version begins, or None.
+
+    `geometry`: GeoJSON in degrees, with the shape of a corridor or circle worked out. `properties`: as published.
+    """
+
+    id: str
+    begin: datetime | None
+    until: datetime | None
+    made: Fence | Gate
+    geometry: dict[str, Any]
+    properties: dict[str, Any]
+    published_by: str | None
+    reason: str | None
+
+    @property
+    def is_gate(self) -> bool:
+        return isinstance(self.made, Gate)
+
+    @property
+    def name(self) -> str:
+        """What people call it: the property `name`, or its id."""
+        name = self.properties.get("name")
+        return name if isinstance(name, str) and name.strip() else self.id
+
+    def holds_at(self, moment: datetime) -> bool:
+        return (self.begin is None or self.begin <= moment) and (self.until is None or moment < self.until)
+
+
+class AccountVersion(NamedTuple):
+    """A published version of an account, from `begin` until the next version."""
+
+    begin: datetime
+    until: datetime | None
+    account: Account
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceState:
+    """What one version of the table says. `refused`: publications that cannot be used."""
+
+    fences: tuple[FenceVersion, ...]
+    accounts: tuple[AccountVersion, ...]
+    refused: tuple[RefusedVersion, ...]
+
+
+class Reference:
+    """The reference data of a lake. Methods raise LakeError; a lake without publications has none."""
+
+    def __init__(self, lake: OpenLake) -> None:
+        self._lake = lake
+        self._lock = threading.Lock()
+        self._known: tuple[int, ReferenceState] | None = None
+
+    def state(self) -> ReferenceState:
+        if not self._lake.has("reference"):
+            return ReferenceState((), (), ())
+        version = self._lake.version("reference")
+        with self._lock:
+            if self._known is None or self._known[0] != version:
+                self._known = version, _state(self._lake)
+            return self._known[1]
+
+    def fences_at(self, moment: datetime) -> tuple[FenceVersion, ...]:
+        """The versions in force at a moment. Weekly windows are not looked at: an area keeps its border."""
+        return tuple(one for one in self.state().fences if one.holds_at(moment))
+
+    def accounts_at(self, moment: datetime) -> dict[str, Account]:
+        """The accounts in force at a moment by id."""
+        return {
+            one.account.id: one.account
+            for one in self.state().accounts
+            if one.begin <= moment
+            and (one.until is None or moment < one.until)
+            and (one.account.effective_until is None or moment < one.account.effective_until)
+        }
+
+    def account_of(self, moment: datetime) -> dict[TenantDevice, Account]:
+        """The account that pays for each device at a moment."""
+        return {
+            one.of_device: account
+            for account in self.accounts_at(moment).values()
+            for one in account.devices
+            if one.begin <= moment and (one.end is None or moment < one.end)
+        }
+
+    def zone(self) -> ZoneInfo:
+        """The time zone of the payers, if all have the same; UTC otherwise."""
+        zones = {one.account.payer.time_zone for one in self.state().accounts if one.account.payer}
+        return ZoneInfo(zones.pop()) if len(zones) == 1 else _UTC
+
+
+def _state(lake: OpenLake) -> ReferenceState:
+    rows = lake.rows("reference").to_pylist()
+    fences = in_force((row for row in rows if row["kind"] == "fence"), lambda _, body: usable_fence(body))
+    accounts = in_force((row for row in rows if row["kind"] == "account"), usable_contract)
+    nexts = _next_begins([(held.row["id"], held.begin) for held in fences.held], _of_ms)
+    versions = tuple(
+        _fence_version(held.row, held.made, _begin(held.made), until)
+        for held, until in zip(fences.held, nexts, strict=True)
+    )
+    made = [held.made for held in accounts.held if isinstance(held.made, Account)]
+    until = _next_begins([(one.id, round(one.effective_from.timestamp() * 1e6)) for one in made], _of_us)
+    return ReferenceState(
+        versions,
+        tuple(AccountVersion(one.effective_from, end, one) for one, end in zip(made, until, strict=True)),
+        (*fences.refused, *accounts.refused),
+    )
+
+
+def _next_begins(versions: list[tuple[str, int]], moment: Callable[[int], datetime]) -> list[datetime | None]:
+    """For each version, ordered by id and begin, when the next one of its id begins."""
+    following = [*versions[1:], *[("", 0)] * bool(versions)]
+    return [
+        moment(begin) if name == this else None for (this, _), (name, begin) in zip(versions, following, strict=True)
+    ]
+
+
+def _begin(made: Fence | Gate) -> datetime | None:
+    return None if made.effective_from_ms is None else _of_ms(made.effective_from_ms)
+
+
+def _of_ms(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _of_us(us: int) -> datetime:
+    return datetime.fromtimestamp(us / 1_000_000, UTC)
+
+
+def _fence_version(
+    row: dict[str, Any], made: Fence | Gate, begin: datetime | None, until: datetime | None
+) -> FenceVersion:
+    feature = json.loads(row["body"])
+    geometry = feature["geometry"] if isinstance(made, Gate) else json.loads(shapely.to_geojson(made.shape))
+    return FenceVersion(
+        row["id"], begin, until, made, geometry, feature.get("properties") or {}, row["published_by"], row["reason"]
+    )

@@ -1,0 +1,27 @@
+// Each page works without this script. A page names its picture, and the picture's code is fetched only then.
+import "./style.css";
+
+export type Island = (element: HTMLElement, data: Record<string, unknown>) => void | Promise<void>;
+
+const islands: Record<string, () => Promise<{ draw: Island }>> = {
+  fleet: () => import("./fleet"),
+};
+
+async function start(element: HTMLElement): Promise<void> {
+  const kind = element.dataset.island ?? "";
+  const load = islands[kind];
+  if (!load) return;
+  const answer = await fetch(element.dataset.address ?? location.href, { headers: { accept: "application/json" } });
+  if (!answer.ok) throw new Error(`${answer.status} of ${answer.url}`);
+  const page = (await answer.json()) as { island: Record<string, unknown> };
+  const { draw } = await load();
+  await draw(element, page.island);
+}
+
+for (const element of document.querySelectorAll<HTMLElement>("[data-island]")) {
+  start(element).catch((error: unknown) => {
+    console.error(error);
+    element.textContent = `The picture cannot be drawn: ${String(error)}. The tables have the same rows.`;
+    element.classList.add("failed");
+  });
+}

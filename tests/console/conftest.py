@@ -1,0 +1,146 @@
+"""A lake with a day of two vehicles and a billed month, the console that shows it, and a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import uvicorn
+
+from cloud_jobs.config import CloudSettings
+from console.app import make_app
+from console.context import Console
+from console.serve import open_socket
+from tests.cloud_jobs.billing.page_lake import PageLake
+
+NOW = datetime(2026, 1, 5, 11, 0, tzinfo=UTC)
+"""The time that the console of the tests takes for now: the two vehicles have just stopped."""
+
+
+def console_of(lake: Path) -> Console:
+    settings = {
+        "lake": str(lake),
+        "checkpoints": str(lake.parent / "checkpoints"),
+        "clusters": [{"name": "hq", "service_url": "pulsar://127.0.0.1:1", "admin_url": "http://127.0.0.1:1"}],
+        "reference": {"unsigned": True},
+        "console": {"port": 0},
+    }
+    return Console(CloudSettings.model_validate(settings), now=lambda: NOW)
+
+
+@pytest.fixture(scope="session")
+def page_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("console")
+    made = PageLake(folder)
+    made.arrive()
+    return folder / "lake"
+
+
+class Served(NamedTuple):
+    """A console on a real port."""
+
+    url: str
+    console: Console
+
+    def json(self, address: str) -> Any:
+        answer = httpx.get(self.url + address, headers={"accept": "application/json"}, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def html(self, address: str) -> str:
+        answer = httpx.get(self.url + address, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+
+@pytest.fixture(scope="session")
+def served(page_lake: Path) -> Iterator[Served]:
+    console = console_of(page_lake)
+    yield from serving(console)
+
+
+def serving(console: Console) -> Iterator[Served]:
+    """The console of the settings on a free port of loopback, until the generator is closed."""
+    socket = open_socket(console.settings.console)
+    server = uvicorn.Server(uvicorn.Config(make_app(console), log_level="error", timeout_graceful_shutdown=2))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield Served(f"http://127.0.0.1:{socket.getsockname()[1]}", console)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        socket.close()
+
+
+CHROMIUM = shutil.which("chromium")
+WAIT_S = 60.0
+
+
+class Tab:
+    """A page of a real browser, and what went wrong on it."""
+
+    def __init__(self, page: Any, origin: str) -> None:
+        self.page = page
+        self.faults: list[str] = []
+        page.on("console", lambda said: self._note(said.type in {"error", "warning"}, said.text))
+        page.on("pageerror", lambda error: self._note(True, str(error)))
+        page.on("request", lambda sent: self._note(not sent.url.startswith((origin, "blob:", "data:")), sent.url))
+
+    def _note(self, is_fault: bool, text: str) -> None:
+        if is_fault:
+            self.faults.append(text)
+
+    def open(self, url: str) -> None:
+        """Opens an address and waits until its picture is drawn, if it has one."""
+        self.page.goto(url)
+        self.wait_for("const e = document.querySelector('[data-island]'); return !e || e.dataset.drawn === 'true'")
+
+    def wait_for(self, condition: str) -> None:
+        """Waits for a condition in JavaScript. The strict CSP forbids playwright's own way."""
+        until = time.monotonic() + WAIT_S
+        while not self.page.evaluate(f"() => {{ {condition} }}"):
+            assert time.monotonic() < until, f"{condition}: {self.faults}"
+            assert not self.page.evaluate("() => !!document.querySelector('.island.failed')"), self.faults
+            time.sleep(0.1)
+
+    @property
+    def renderer(self) -> str:
+        return str(
+            self.page.evaluate(
+                "() => { const gl = document.querySelector('canvas.maplibregl-canvas').getContext('webgl2');"
+                " return gl.getParameter(gl.getExtension('WEBGL_debug_renderer_info').UNMASKED_RENDERER_WEBGL) }"
+            )
+        )
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium with software rendering."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - most tests need no browser
+
+    assert CHROMIUM, "chromium is missing: make setup installs it"
+    with sync_playwright() as started:
+        found = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+        )
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def tab(browser: Any, served: Served) -> Iterator[Tab]:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    made = Tab(page, served.url)
+    yield made
+    page.close()
+    assert made.faults == []
