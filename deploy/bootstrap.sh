@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes a machine ready for Waybill: system packages, the virtual environment, Pulsar's server, rules of invoices, Delta
-# for Spark, an S3 server, promtool.
+# Makes a machine ready for Waybill: system packages, the virtual environment, the console's scripts, Pulsar's server,
+# rules of invoices, Delta for Spark, an S3 server, promtool.
 # Each step looks first and does nothing where its work is already there, so a second run takes a second.
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
 #   deploy/bootstrap.sh python     the virtual environment only
-#   deploy/bootstrap.sh STEP       pulsar, invoice-rules, delta or package-tools only
+#   deploy/bootstrap.sh STEP       console, pulsar, invoice-rules, delta or package-tools only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,6 +36,7 @@ need_system_packages() {
   need mosquitto_pub mosquitto-clients
   need mvn maven
   need make make
+  need chromium chromium
   need systemd-analyze systemd
   java_is_17 || missing+=(openjdk-17-jre-headless)
   [ -n "$(find_python)" ] || missing+=(python3 python3-venv)
@@ -85,6 +86,24 @@ install_python() {
   "${pip[@]}" install --require-hashes --no-build-isolation -r requirements.txt
   "${pip[@]}" install --no-deps --no-build-isolation -e .
   echo "$stamp" > .venv/.waybill-stamp
+}
+
+# --- the console's scripts, built by Vite ------------------------------------------------------------------------------
+# npm holds each package against the hashes of package-lock.json.
+node_is_new() { command -v npm >/dev/null 2>&1 && node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)'; }
+
+build_console() {
+  local stamp
+  stamp=$(cd console/web && cat package-lock.json package.json ./*.ts ./*.mjs tsconfig.json src/* public/* | sha256sum | cut -d' ' -f1)
+  [ "$(cat console/static/.stamp 2>/dev/null)" = "$stamp" ] && return
+  if ! node_is_new; then
+    # All but the pictures of the console works without it, so this is no reason to fail.
+    say "no maps in the console: they need Node 20.19 or newer (later: make setup)"
+    return
+  fi
+  say "building the console's scripts with Node $(node --version)"
+  (cd console/web && npm ci --silent --no-audit --no-fund && npm run build --silent >/dev/null)
+  echo "$stamp" > console/static/.stamp
 }
 
 # --- artifacts of Maven, each held against a digest of this repository --------------------------------------------------
@@ -226,10 +245,11 @@ write_class_archives() {
 
 case "${1:-all}" in
   python) install_python ;;
+  console) build_console ;;
   pulsar) install_pulsar ;;
   invoice-rules) mkdir -p "$CACHE"; install_invoice_rules ;;
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
-  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool; write_class_archives ;;
-  *) fail "unknown step '$1' (python, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
+  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; build_console; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool; write_class_archives ;;
+  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
 esac

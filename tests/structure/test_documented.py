@@ -97,7 +97,7 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     CanarySettings: ("canaries.md", "edge-agent.md", "centre.md", "alerts.md"),
     NotifierSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
-    CloudSettings: ("alerts.md", "centre.md", "ingest.md", "privacy.md", "spatial-jobs.md"),
+    CloudSettings: ("alerts.md", "centre.md", "console.md", "ingest.md", "privacy.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
 # As pages, docstrings and pyproject.toml name them.
@@ -211,7 +211,10 @@ def test_each_extra_that_is_named_can_be_installed() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"]
     files += [
-        path for folder in PACKAGES for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".md", ".toml"}
+        path
+        for folder in PACKAGES
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".toml"} and "node_modules" not in path.parts
     ]
     named = {
         (str(path.relative_to(ROOT)), extra.strip())
