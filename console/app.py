@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from console.assets import STATIC, Assets
+from console.assets import STATIC, Assets, Basemap
 from console.context import Console, Query
 from console.errors import NotThere
 from console.http import Renderer, SecurityHeaders, View
@@ -31,6 +33,7 @@ def make_app(console: Console, *, hosts: tuple[str, ...] = ()) -> Starlette:
     renderer = Renderer(console, Assets.built())
     routes: list[BaseRoute] = [Route(path, renderer.endpoint(view), methods=["GET"]) for path, view in PAGES.items()]
     routes += [
+        Route("/basemap", _basemap(console), methods=["GET"]),
         Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
         Route("/{rest:path}", renderer.endpoint(_no_page), methods=["GET"]),
     ]
@@ -39,6 +42,14 @@ def make_app(console: Console, *, hosts: tuple[str, ...] = ()) -> Starlette:
         Middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *hosts], www_redirect=False),
     ]
     return Starlette(routes=routes, middleware=middleware)
+
+
+def _basemap(console: Console) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_request: Request) -> Response:
+        basemap = Basemap.of(console.settings.console)
+        return Response(status_code=404) if basemap is None else basemap.answer()
+
+    return answer
 
 
 def _no_page(_console: Console, _query: Query) -> Page:

@@ -1,4 +1,4 @@
-"""Scripts and styles that Vite built, by their names in its manifest."""
+"""Scripts and styles that Vite built, by their names in its manifest; and the user's own base map."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from starlette.responses import FileResponse, Response
+
+from cloud_jobs.job_settings import ConsoleSettings
 
 STATIC: Final = Path(__file__).parent / "static"
 _MANIFEST: Final = STATIC / ".vite" / "manifest.json"
@@ -27,3 +31,26 @@ class Assets:
             return cls()
         of_entry = manifest[entry]
         return cls(f"/static/{of_entry['file']}", tuple(f"/static/{name}" for name in of_entry.get("css", ())))
+
+
+@dataclass(frozen=True, slots=True)
+class Basemap:
+    """The user's own map under every picture. `kind`: `geojson` or `pmtiles`. `credit`: who made it."""
+
+    file: Path
+    credit: str = ""
+
+    @classmethod
+    def of(cls, settings: ConsoleSettings) -> Basemap | None:
+        """None if the settings name none, or the file does not exist: maps then have land and graticule."""
+        file = settings.basemap
+        return cls(file, settings.basemap_credit) if file is not None and file.is_file() else None
+
+    @property
+    def kind(self) -> str:
+        return "pmtiles" if self.file.suffix == ".pmtiles" else "geojson"
+
+    def answer(self) -> Response:
+        """The file, or the range of it that the request asks for."""
+        media = "application/vnd.pmtiles" if self.kind == "pmtiles" else "application/geo+json"
+        return FileResponse(self.file, media_type=media, headers={"cache-control": "private, max-age=600"})

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloud_jobs.errors import CloudError
-from console.assets import Assets
+from console.assets import Assets, Basemap
 from console.context import Console, Query
 from console.errors import BadQuery, NotThere
 from console.page import UNKNOWN, Clock, Page, address, as_json, shown
@@ -119,6 +119,7 @@ class Renderer:
             clock=clock,
             navigation=NAVIGATION,
             assets=self._assets,
+            basemap=Basemap.of(self._console.settings.console),
             shown=lambda value, kind: shown(value, kind, clock),
             unknown=UNKNOWN,
             other_zone=query.address_with(page.path, zone="" if query.zone else "UTC"),

@@ -21,6 +21,7 @@ from geo.reference.in_force import RefusedVersion, usable_fence
 from geo.spatial import Fence, Gate
 
 _UTC: Final = ZoneInfo("UTC")
+_FIRST_MS: Final = round(datetime(1, 1, 2, tzinfo=UTC).timestamp() * 1000)
 
 
 class FenceVersion(NamedTuple):
@@ -142,7 +143,9 @@ def _next_begins(versions: list[tuple[str, int]], moment: Callable[[int], dateti
 
 
 def _begin(made: Fence | Gate) -> datetime | None:
-    return None if made.effective_from_ms is None else _of_ms(made.effective_from_ms)
+    """None: it was always in force, which the engine writes as a number that no calendar has."""
+    begin = made.effective_from_ms
+    return None if begin is None or begin < _FIRST_MS else _of_ms(begin)
 
 
 def _of_ms(ms: int) -> datetime:

@@ -96,16 +96,21 @@ def _twice(stream: Iterator[VehicleMessage], rng: Random, share: float) -> Itera
             yield message
 
 
+def roads_of(scenario: Scenario) -> dict[str, Roads]:
+    """The streets of each region."""
+    # Each purpose has its own seed, so that another vehicle or region changes nothing for the others.
+    return {
+        region.id: build_roads(Random(f"{scenario.seed}/{region.id}/roads"), region.half_side_m)
+        for region in scenario.regions
+    }
+
+
 def drive(scenario: Scenario) -> Iterator[VehicleMessage]:
     """Every message of every vehicle, sorted by `offset_s`.
 
     The messages of one vehicle come in the order in which its sensors made them, also where their times do not.
     """
-    # Each purpose has its own seed, so that another vehicle or region changes nothing for the others.
-    roads = {
-        region.id: build_roads(Random(f"{scenario.seed}/{region.id}/roads"), region.half_side_m)
-        for region in scenario.regions
-    }
+    roads = roads_of(scenario)
     faulty = faulty_devices(scenario)
     streams = []
     for vehicle in scenario.vehicles:

@@ -32,6 +32,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
 from edge_agent.errors import StoreError
 from edge_agent.inspection import read_status
+from simulator.folder import STREETS_FILE
 from simulator.scenario import ScenarioVehicle
 from waybill.daemon.durable_file import create_durably, replace_durably
 from waybill.daemon.tls import tls_context
@@ -244,6 +245,10 @@ tenants = {list(stack.topology.operators)}
 [ingest]
 # the scenario drives on a fixed day, however long ago that is
 max_age_days = 36500
+
+[console]
+basemap = "{stack.folder / "scenario" / STREETS_FILE}"
+basemap_credit = "Streets: made by the simulator"
 
 [[clusters]]
 name = "hq"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -18,19 +19,21 @@ from cloud_jobs.config import CloudSettings
 from console.app import make_app
 from console.context import Console
 from console.serve import open_socket
+from simulator import generated_scenario
+from simulator.folder import streets_of
 from tests.cloud_jobs.billing.page_lake import PageLake
 
 NOW = datetime(2026, 1, 5, 11, 0, tzinfo=UTC)
 """The time that the console of the tests takes for now: the two vehicles have just stopped."""
 
 
-def console_of(lake: Path) -> Console:
+def console_of(lake: Path, **console: Any) -> Console:
     settings = {
         "lake": str(lake),
         "checkpoints": str(lake.parent / "checkpoints"),
         "clusters": [{"name": "hq", "service_url": "pulsar://127.0.0.1:1", "admin_url": "http://127.0.0.1:1"}],
         "reference": {"unsigned": True},
-        "console": {"port": 0},
+        "console": {"port": 0, **console},
     }
     return Console(CloudSettings.model_validate(settings), now=lambda: NOW)
 
@@ -61,8 +64,16 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def served(page_lake: Path) -> Iterator[Served]:
-    console = console_of(page_lake)
+def streets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base map: the streets of a scenario."""
+    file: Path = tmp_path_factory.mktemp("basemap") / "streets.geojson"
+    file.write_text(json.dumps(streets_of(generated_scenario(seed=7, vehicles=2, regions=("eu",)))))
+    return file
+
+
+@pytest.fixture(scope="session")
+def served(page_lake: Path, streets: Path) -> Iterator[Served]:
+    console = console_of(page_lake, basemap=str(streets), basemap_credit="Streets: made by <the> simulator")
     yield from serving(console)
 
 
@@ -112,6 +123,17 @@ class Tab:
             assert time.monotonic() < until, f"{condition}: {self.faults}"
             assert not self.page.evaluate("() => !!document.querySelector('.island.failed')"), self.faults
             time.sleep(0.1)
+
+    def on_map(self, change: str, value: str) -> Any:
+        """A value after a change of the map `m`, both JavaScript, once all is drawn."""
+        self.page.evaluate(
+            "() => { const e = document.querySelector('[data-island]'), m = e.waybillMap; e.dataset.idle = '';"
+            f" m.once('idle', () => {{ e.dataset.idle = 'true' }}); {change}; m.triggerRepaint() }}"
+        )
+        self.wait_for("return document.querySelector('[data-island]').dataset.idle === 'true'")
+        return self.page.evaluate(
+            f"() => {{ const m = document.querySelector('[data-island]').waybillMap; return {value} }}"
+        )
 
     @property
     def renderer(self) -> str:

@@ -72,6 +72,11 @@ def test_the_files_have_the_form_that_is_published(tmp_path: Path) -> None:
     assert (assigned["tenant"], assigned["device"], assigned["region"]) == ("fleet", "eu-0001", "eu")
     vehicle = json.loads((tmp_path / "vehicles.json").read_text())[0]
     assert vehicle == {"device": "eu-0001", "region": "eu", "account": "acme", "tenant": "fleet", "device_id": ""}
+    streets = json.loads((tmp_path / "streets.geojson").read_text())["features"]
+    assert {(one["properties"]["region"], one["properties"]["class"]) for one in streets} == {
+        (region, kind) for region in ("eu", "us") for kind in ("main", "side")
+    }
+    assert all(one["geometry"]["type"] == "MultiLineString" for one in streets)
 
 
 def test_a_vehicle_in_an_unknown_region_is_refused() -> None:

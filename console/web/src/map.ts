@@ -6,20 +6,24 @@ import landUrl from "world-atlas/land-110m.json?url";
 import detailedLandUrl from "world-atlas/land-50m.json?url";
 import { feature } from "topojson-client";
 import type { Topology } from "topojson-specification";
+import { addBasemap, addGraticule, addGraticuleLabels, basemapCredit } from "./basemap";
 
 maplibregl.setWorkerUrl(workerUrl);
 
 export type Box = [west: number, south: number, east: number, north: number];
 
-interface Colours {
+export interface Colours {
   sea: string;
   land: string;
   coast: string;
   graticule: string;
+  graticuleText: string;
   text: string;
   halo: string;
   street: string;
+  mainStreet: string;
   casing: string;
+  mainCasing: string;
   track: string;
   selected: string;
   selectedCasing: string;
@@ -35,10 +39,13 @@ const light: Colours = {
   land: "#f6f5f1",
   coast: "#b9c4cf",
   graticule: "#dcdcd6",
+  graticuleText: "#6f7780",
   text: "#1f2933",
   halo: "#ffffff",
   street: "#ffffff",
+  mainStreet: "#ffffff",
   casing: "#dcdad2",
+  mainCasing: "#cfccc2",
   track: "#1d4ed8",
   selected: "#0f172a",
   selectedCasing: "#ffffff",
@@ -54,10 +61,13 @@ const dark: Colours = {
   land: "#131c28",
   coast: "#33445a",
   graticule: "#212d3d",
+  graticuleText: "#8494a8",
   text: "#e6edf3",
   halo: "#0b121b",
   street: "#2b3a4e",
+  mainStreet: "#3a4c64",
   casing: "#0f1722",
+  mainCasing: "#0f1722",
   track: "#6cb0ff",
   selected: "#ffd479",
   selectedCasing: "#0b121b",
@@ -114,6 +124,13 @@ async function land(url: string): Promise<GeoJSON.FeatureCollection> {
   return planar(made.type === "FeatureCollection" ? made : { type: "FeatureCollection", features: [made] });
 }
 
+/** Text as HTML: MapLibre takes credits for markup. */
+function escaped(text: string): string {
+  const element = document.createElement("span");
+  element.textContent = text;
+  return element.innerHTML;
+}
+
 /** An empty map in the page's colours, which shows a box; the camera moves only when the user moves it. */
 export async function makeMap(element: HTMLElement, box: Box | null): Promise<maplibregl.Map> {
   const canvas = document.createElement("div");
@@ -133,7 +150,8 @@ export async function makeMap(element: HTMLElement, box: Box | null): Promise<ma
   });
   map.addControl(new maplibregl.NavigationControl({ showCompass: false }), "top-right");
   map.addControl(new maplibregl.ScaleControl({ unit: "metric" }), "bottom-left");
-  map.addControl(new maplibregl.AttributionControl({ compact: true, customAttribution: "Land: Natural Earth" }));
+  const credits = ["Land: Natural Earth", basemapCredit()].filter((one) => one);
+  map.addControl(new maplibregl.AttributionControl({ compact: true, customAttribution: credits.map(escaped) }));
   map.on("error", (event) => {
     console.error("map error", event.error);
     element.dataset.error = String(event.error);
@@ -142,7 +160,10 @@ export async function makeMap(element: HTMLElement, box: Box | null): Promise<ma
   map.addSource("land", { type: "geojson", data: await land(landUrl) });
   map.addLayer({ id: "land", type: "fill", source: "land", paint: { "fill-color": colour.land } });
   map.addLayer({ id: "coast", type: "line", source: "land", paint: { "line-color": colour.coast, "line-width": 0.8 } });
-  void land(detailedLandUrl).then((detailed) => (map.getSource("land") as maplibregl.GeoJSONSource).setData(detailed));
+  void land(detailedLandUrl).then((detailed) => (map.getSource("land") as maplibregl.GeoJSONSource | undefined)?.setData(detailed));
+  addGraticule(map, colour);
+  await addBasemap(map, colour).catch((error: unknown) => map.fire(new maplibregl.ErrorEvent(error as Error)));
+  addGraticuleLabels(map, colour);
   return map;
 }
 
