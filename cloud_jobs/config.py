@@ -295,7 +295,10 @@ class CloudSettings(Settings):
         reference = self.reference.model_copy(update={"operators": operators and folder / operators})
         log, basemap = self.privacy.access_log, self.console.basemap
         privacy = self.privacy.model_copy(update={"access_log": log and folder / log})
-        console = self.console.model_copy(update={"basemap": basemap and folder / basemap})
+        auth = self.console.auth
+        if auth and (secret := auth.client_secret_file):
+            auth = auth.model_copy(update={"client_secret_file": folder / secret})
+        console = self.console.model_copy(update={"basemap": basemap and folder / basemap, "auth": auth})
         paths = {"lake": lake, "checkpoints": folder / self.checkpoints, "privacy": privacy, "console": console}
         return self.model_copy(update={**paths, "ingest": ingest, "reference": reference})
 

@@ -274,10 +274,40 @@ class MetricsSettings(Settings):
         return port
 
 
+class ConsoleGroup(Settings):
+    """What the people of a group may see; without a list, everything."""
+
+    tenants: tuple[str, ...] | None = Field(default=None, description="tenants whose devices are shown")
+    accounts: tuple[str, ...] | None = Field(default=None, description="accounts whose bills are shown")
+
+
+class ConsoleAuth(Settings):
+    """Sign-in by OpenID Connect (authorization code with PKCE)."""
+
+    issuer: str = Field(pattern=r"^https://\S+$|^http://(?:localhost|127\.0\.0\.1)(?::\d+)?(?:/\S*)?$")
+    client_id: str = Field(min_length=1, max_length=200)
+    client_secret_file: Path | None = Field(default=None, description="the client's secret, in a file of mode 600")
+    base_url: str = Field(pattern=r"^https?://\S+$", description="the address by which browsers call the console")
+    scope: str = Field(default="openid email profile", max_length=200)
+    groups_claim: str = Field(default="groups", max_length=100, description="claim with the groups of the person")
+    groups: dict[str, ConsoleGroup] = Field(min_length=1, description="what each group may see")
+    session_h: float = Field(default=8, gt=0, le=24 * 7, description="hours until a person signs in again")
+
+    def client_secret(self) -> str | None:
+        """Raises ValueError for a file that cannot be used."""
+        if self.client_secret_file is None:
+            return None
+        try:
+            return read_secret(self.client_secret_file, _MAX_SECRET_BYTES).strip()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"client_secret_file: {self.client_secret_file}: {file_fault(error)}") from None
+
+
 class ConsoleSettings(Settings):
     """Where `waybill console` serves its pages, and what its map shows."""
 
-    host: Host = Field(default="127.0.0.1", description="address to listen on; only loopback")
+    host: Host = Field(default="127.0.0.1", description="address to listen on; not loopback needs `auth`")
+    auth: ConsoleAuth | None = Field(default=None, description="who signs in, and what they may see")
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(default=8090, description="0: any free one")
     names: tuple[Host, ...] = Field(default=(), description="further host names that a browser may call it by")
     basemap: Path | None = Field(

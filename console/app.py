@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -15,10 +15,13 @@ from starlette.staticfiles import StaticFiles
 
 from console.assets import STATIC, Assets, Basemap
 from console.context import Console, Query
-from console.errors import NotThere
+from console.errors import ConsoleRefused, NotThere
 from console.http import Renderer, SecurityHeaders, View
 from console.page import Page
 from console.pages import fleet
+
+if TYPE_CHECKING:
+    from console.auth import SignIn
 
 PAGES: Final[Mapping[str, View]] = {
     "/": fleet.page,
@@ -37,11 +40,26 @@ def make_app(console: Console, *, hosts: tuple[str, ...] = ()) -> Starlette:
         Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
         Route("/{rest:path}", renderer.endpoint(_no_page), methods=["GET"]),
     ]
+    signing = _sign_in(console)
+    routes = [*(signing.routes() if signing else ()), *routes]
     middleware = [
         Middleware(SecurityHeaders),
         Middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *hosts], www_redirect=False),
     ]
-    return Starlette(routes=routes, middleware=middleware)
+    return Starlette(routes=routes, middleware=[*middleware, *(signing.middleware() if signing else ())])
+
+
+def _sign_in(console: Console) -> SignIn | None:
+    auth = console.settings.console.auth
+    if auth is None:
+        return None
+    # only a console that others reach loads the client of OpenID Connect
+    from console.auth import SignIn  # noqa: PLC0415
+
+    try:
+        return SignIn(auth)
+    except ValueError as error:
+        raise ConsoleRefused(f"console.auth.{error}") from error
 
 
 def _basemap(console: Console) -> Callable[[Request], Awaitable[Response]]:

@@ -22,11 +22,11 @@ def is_loopback(host: str) -> bool:
 
 
 def open_socket(settings: ConsoleSettings) -> sockets.socket:
-    """The listening socket. Raises ConsoleRefused: the address is taken, or is not loopback and nobody signs in."""
-    if not is_loopback(settings.host):
+    """The listening socket. Raises ConsoleRefused: the address is taken, or is not loopback and there is no `auth`."""
+    if settings.auth is None and not is_loopback(settings.host):
         raise ConsoleRefused(
             f"console.host is {settings.host}, which is not loopback: positions and bills would be open to everybody; "
-            "listen on 127.0.0.1 behind a proxy that signs users in"
+            "set [console.auth], or listen on 127.0.0.1"
         )
     family = sockets.AF_INET6 if ":" in settings.host else sockets.AF_INET
     socket = sockets.socket(family, sockets.SOCK_STREAM)

@@ -10,7 +10,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class ConsoleBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+class ConsoleBuildHook(BuildHookInterface):  # type: ignore[misc]
     """The hook of `[tool.hatch.build.targets.wheel.hooks.custom]`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
