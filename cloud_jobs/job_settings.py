@@ -314,6 +314,6 @@ class ConsoleSettings(Settings):
         default=None, description="GeoJSON of lines, or a PMTiles archive, that is drawn under the fleet"
     )
     basemap_credit: str = Field(default="", max_length=200, description="who made the base map; shown on it")
-    fixes_h: int = Field(
-        default=24, ge=1, le=24 * 31, description="hours before the newest fix in which last fixes are looked for"
+    fix_files: int = Field(
+        default=400, ge=1, le=100_000, description="most files that are read at the start to find last fixes"
     )

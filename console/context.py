@@ -76,7 +76,7 @@ class Console:
         self.now = now
         self.lake = OpenLake(settings.tables)
         self.reference = Reference(self.lake)
-        self.last_fixes = LastFixReader(self.lake, settings.tracks, settings.console.fixes_h)
+        self.last_fixes = LastFixReader(self.lake, settings.tracks, settings.console.fix_files)
 
     def zone(self) -> ZoneInfo:
         """The time zone of the accounts, if all have the same; UTC otherwise."""

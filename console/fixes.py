@@ -58,13 +58,13 @@ class LastFixes:
 class LastFixReader:
     """Keeps the last fixes of a lake; each read opens only files that the one before did not see.
 
-    `window_h`: the first read looks so far back from the newest fix.
+    The first read goes back day by day until each device of the coverage has a fix, or `most_files` were opened.
     """
 
-    def __init__(self, lake: OpenLake, tracks: TrackSettings, window_h: int) -> None:
+    def __init__(self, lake: OpenLake, tracks: TrackSettings, most_files: int) -> None:
         self._lake = lake
         self._tracks = tracks
-        self._window = timedelta(hours=window_h)
+        self._most_files = most_files
         self._lock = threading.Lock()
         self._version = -1
         self._seen: frozenset[str] = frozenset()
@@ -82,32 +82,39 @@ class LastFixReader:
             return self._state
 
     def _update(self, stored: StoredFiles, now: datetime) -> None:
-        dated = StoredFiles("records", stored.actions.filter(pc.is_valid(stored.actions["partition.device_date"])))
-        since = self._state.since
-        if since is None:
-            newest = _newest(dated, now + _AHEAD)
-            if newest is None:
-                return
-            since = newest - self._window
-        recent = dated.between("device_time", low=since)
-        fresh = [path not in self._seen for path in recent.paths]
-        files = StoredFiles("records", recent.actions.filter(pa.array(fresh, pa.bool_())))
-        rows = self._lake.rows_in(files, _COLUMNS, where=[("kind", "=", "position"), ("device_time", ">=", since)])
+        if self._state.since is None:
+            self._look_back(stored, now)
+            return
+        recent = stored.of_days(first=self._state.since.date())
+        self._add(recent, now, self._state.since)
+
+    def _look_back(self, stored: StoredFiles, now: datetime) -> None:
+        """From the newest day back; days ahead of the clock, and records without a day, have a wrong clock."""
+        known = pc.unique(stored.actions["partition.device_date"]).to_pylist() if len(stored) else []
+        days = sorted((day for day in known if day and day <= (now + _AHEAD).date()), reverse=True)
+        expected = (
+            {TenantDevice(stream.tenant, stream.device) for stream in self._lake.lake.coverage()} if days else set()
+        )
+        for day in days:
+            of_day = stored.on_days([day])
+            if self._seen and len(self._seen) + len(of_day) > self._most_files:
+                break
+            self._add(of_day, now, datetime(day.year, day.month, day.day, tzinfo=UTC))
+            if expected <= self._state.of.keys():
+                break
+
+    def _add(self, stored: StoredFiles, now: datetime, since: datetime) -> None:
+        fresh = [path not in self._seen for path in stored.paths]
+        files = StoredFiles("records", stored.actions.filter(pa.array(fresh, pa.bool_())))
+        rows = self._lake.rows_in(files, _COLUMNS, where=[("kind", "=", "position")])
         found, left_out = newest_fixes(rows, now + _AHEAD, self._tracks)
         known = dict(self._state.of)
         for fix in found:
             held = known.get(fix.of_device)
             if held is None or fix.time >= held.time:
                 known[fix.of_device] = fix
-        self._seen = frozenset(recent.paths)
+        self._seen |= frozenset(files.paths)
         self._state = LastFixes(known, since, self._state.left_out + left_out)
-
-
-def _newest(stored: StoredFiles, before: datetime) -> datetime | None:
-    """The newest device time that the log states and that is not ahead of `before`."""
-    times = [high for _, high in stored.bounds("device_time") if high is not None] if len(stored) else []
-    believed = [min(time, before) for time in times]
-    return max(believed, default=None)
 
 
 def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tuple[list[LastFix], int]:
