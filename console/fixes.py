@@ -56,7 +56,7 @@ class LastFixes:
 
 
 class LastFixReader:
-    """Keeps the last fixes of a lake; each read opens only files that the one before did not see.
+    """Keeps the last fixes of a lake; each read opens only files with later ingest numbers than the one before.
 
     The first read goes back day by day until each device of the coverage has a fix, or `most_files` were opened.
     """
@@ -66,8 +66,7 @@ class LastFixReader:
         self._tracks = tracks
         self._most_files = most_files
         self._lock = threading.Lock()
-        self._version = -1
-        self._seen: frozenset[str] = frozenset()
+        self._number = -1
         self._state = LastFixes({}, None, 0)
 
     def read(self, now: datetime) -> LastFixes:
@@ -75,45 +74,40 @@ class LastFixReader:
         with self._lock:
             if not self._lake.has("records"):
                 return self._state
-            version = self._lake.version("records")
-            if version != self._version:
-                self._update(self._lake.stored("records"), now)
-                self._version = version
+            stored = self._lake.stored("records")
+            number = max((high for _, high in stored.bounds("ingest_number") if high is not None), default=-1)
+            if number > self._number:
+                if self._state.since is None:
+                    self._look_back(stored, now)
+                else:
+                    self._add(stored.between("ingest_number", low=self._number + 1), now, self._state.since)
+                self._number = number
             return self._state
-
-    def _update(self, stored: StoredFiles, now: datetime) -> None:
-        if self._state.since is None:
-            self._look_back(stored, now)
-            return
-        recent = stored.of_days(first=self._state.since.date())
-        self._add(recent, now, self._state.since)
 
     def _look_back(self, stored: StoredFiles, now: datetime) -> None:
         """From the newest day back; days ahead of the clock, and records without a day, have a wrong clock."""
-        known = pc.unique(stored.actions["partition.device_date"]).to_pylist() if len(stored) else []
+        known = pc.unique(stored.actions["partition.device_date"]).to_pylist()
         days = sorted((day for day in known if day and day <= (now + _AHEAD).date()), reverse=True)
-        expected = (
-            {TenantDevice(stream.tenant, stream.device) for stream in self._lake.lake.coverage()} if days else set()
-        )
+        expected = {TenantDevice(stream.tenant, stream.device) for stream in self._lake.lake.coverage()}
+        count = 0
         for day in days:
             of_day = stored.on_days([day])
-            if self._seen and len(self._seen) + len(of_day) > self._most_files:
+            if count and count + len(of_day) > self._most_files:
                 break
+            count += len(of_day)
             self._add(of_day, now, datetime(day.year, day.month, day.day, tzinfo=UTC))
             if expected <= self._state.of.keys():
                 break
 
-    def _add(self, stored: StoredFiles, now: datetime, since: datetime) -> None:
-        fresh = [path not in self._seen for path in stored.paths]
-        files = StoredFiles("records", stored.actions.filter(pa.array(fresh, pa.bool_())))
-        rows = self._lake.rows_in(files, _COLUMNS, where=[("kind", "=", "position")])
+    def _add(self, files: StoredFiles, now: datetime, since: datetime) -> None:
+        where = [("kind", "=", "position"), ("ingest_number", ">", self._number)]
+        rows = self._lake.rows_in(files, _COLUMNS, where=where)
         found, left_out = newest_fixes(rows, now + _AHEAD, self._tracks)
         known = dict(self._state.of)
         for fix in found:
             held = known.get(fix.of_device)
             if held is None or fix.time >= held.time:
                 known[fix.of_device] = fix
-        self._seen |= frozenset(files.paths)
         self._state = LastFixes(known, since, self._state.left_out + left_out)
 
 
