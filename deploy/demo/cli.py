@@ -165,6 +165,7 @@ def _print(audit: Audit, folder: Path, place: LakePlace) -> None:
     if place is LakePlace.FOLDER:
         issued = [one.issued.number for one in audit.documents if one.issued]
         print_next_commands(folder, ["bill list", f"bill show {issued[0]}", *audit.proof.commands])
+        console.print(f"\nSee the drive and its bill:\n  .venv/bin/waybill console --config {folder}/cloud.toml --open")
 
 
 def print_next_commands(folder: Path, commands: Iterable[str]) -> None:

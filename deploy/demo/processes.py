@@ -24,9 +24,11 @@ from deploy.local import (
     MosquittoSettings,
     PortBook,
     TlsFiles,
+    free_port,
     http_health,
     stack_operator,
 )
+from deploy.local.server import port_is_open
 from deploy.local.stack_settings import alert_process, gateway_settings
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
@@ -273,6 +275,22 @@ def job(stack: LocalStack, config: Path, name: str) -> DaemonProcess:
     return DaemonProcess.python(
         f"cloud-jobs-{name}", "cloud_jobs", [name, "--config", str(config)], stack.folder / name
     )
+
+
+def start_console(stack: LocalStack, config: Path) -> str:
+    """Starts the console of these settings, without waiting for it; its address."""
+    port = free_port()
+    stack.add(
+        DaemonProcess.python(
+            "console",
+            "waybill",
+            ["console", "--config", str(config), "--port", str(port)],
+            stack.folder / "console",
+            healthy_when=lambda: port_is_open(port),
+        ),
+        wait=False,
+    )
+    return f"http://127.0.0.1:{port}/"
 
 
 # the demo counts what is left, and has no hour to wait

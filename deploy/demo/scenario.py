@@ -44,6 +44,7 @@ from deploy.demo.processes import (
     lake_of,
     lock_out,
     start_alert_processes,
+    start_console,
     start_gateways,
     start_vehicles,
     token_file,
@@ -230,6 +231,7 @@ class DemoScenario:
         lake.create()
         canary = DemoCanary(self._stack, self._plan.canary_region, lake_of(self._stack))
         ingest = job(self._stack, config, "ingest")
+        self._say(f"watch the drive in a browser: {start_console(self._stack, config)}")
         # Not waited for: what comes before Spark is up waits in Pulsar.
         self._stack.add(ingest, wait=False)
         self._publish_reference(settings, canary)
