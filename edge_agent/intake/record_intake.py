@@ -26,6 +26,7 @@ from edge_agent.store.batch_rows import Arrival, PendingRecord, RedeliveryMatche
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import BufferRetention
+from edge_agent.vehicle_broker import ArrivalMarker
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import (
     MAX_DEVICE_TIME_US,
@@ -198,17 +199,11 @@ class Intake:
         self.unreadable = UnreadableMessages()
         self.is_failing = False
         """Whether the last commit failed."""
-        self.knows_arrivals = True
-        """Whether messages come when they reach the broker. Otherwise those without a time of their own stay raw."""
+        self.arrivals = ArrivalMarker(is_needed=parts.parser.needs_arrivals)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
-
-    @property
-    def unacknowledged(self) -> int:
-        """Messages whose PUBACK waits for a commit."""
-        return len(self._mids)
 
     @property
     def kept_counters(self) -> BufferCounters:
@@ -269,7 +264,9 @@ class Intake:
         """`resumed`: the broker knows the session and may deliver again."""
         self._resumption = RedeliveryMatcher(self._parts.buffer.recent.arrivals()) if resumed else None
         self._unproven.clear()
-        self._watermark.on_connected(self._parts.clocks.monotonic_us(), resumed=resumed)
+        now_us = self._parts.clocks.monotonic_us()
+        self._watermark.on_connected(now_us, resumed=resumed)
+        self.arrivals.on_connected(now_us, resumed=resumed)
 
     def on_disconnected(self) -> None:
         """The broker delivers unacknowledged messages again, and the recent arrivals show that."""
@@ -357,7 +354,7 @@ class Intake:
     def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: tuple[Parsed, ...], now_s: float) -> None:
         topic = message.topic
         wall_us, monotonic_us = self.check_clocks()
-        if not self.knows_arrivals:
+        if not self.arrivals.are_known(monotonic_us):
             parsed = self.parser.without_arrival(parsed, topic, message.payload)
         parsed = self.parser.accept(parsed, topic, monotonic_us)
         is_urgent = False
