@@ -366,25 +366,8 @@ class Intake:
                 self.unreadable.readable_at_s = now_s
             for name in one.left_out:
                 _count(self.counters.left_out_members, name[:MAX_NAME_CHARACTERS])
-            time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
-            index = self._class_of(topic, one)
-            is_urgent = is_urgent or self._urgent[index]
-            pending = PendingRecord(
-                index,
-                one.body,
-                time_us,
-                monotonic_us,
-                self._parts.clocks.boot,
-                arrival,
-                topic=topic,
-                payload=one.payload,
-                continues=place > 0,
-                mapping=one.mapping,
-            )
-            # A message sent before the jump has the time of the former clock.
-            pending = self._corrected(pending, self._jump) if self._jump else pending
-            self._waiting.append(pending)
-            self._waiting_bytes += len(one.payload)
+            pending = self._append(topic, one, arrival, (wall_us, monotonic_us), continues=place > 0)
+            is_urgent = is_urgent or self._urgent[pending.class_index]
             self._observe_time(
                 pending.device_time_us, wall_us, monotonic_us, is_kept=message.qos and one.device_time_us
             )
@@ -395,8 +378,28 @@ class Intake:
         self.counters.messages += 1
         self._group.add(now_s, size, urgent=is_urgent, records=len(parsed))
 
-    def _class_of(self, topic: str, one: Parsed) -> int:
-        return self._classify(topic, type(one.body) if one.mapping else None)
+    def _append(
+        self, topic: str, one: Parsed, arrival: Arrival, at_us: tuple[int, int], *, continues: bool = False
+    ) -> PendingRecord:
+        """Adds a record that arrived at a wall and a monotonic time, the first of which it has without its own."""
+        wall_us, monotonic_us = at_us
+        pending = PendingRecord(
+            self._classify(topic, type(one.body) if one.mapping else None),
+            one.body,
+            _within_wire(wall_us) if one.device_time_us is None else one.device_time_us,
+            monotonic_us,
+            self._parts.clocks.boot,
+            arrival,
+            topic=topic,
+            payload=one.payload,
+            continues=continues,
+            mapping=one.mapping,
+        )
+        # A message sent before the jump has the time of the former clock.
+        pending = self._corrected(pending, self._jump) if self._jump else pending
+        self._waiting.append(pending)
+        self._waiting_bytes += len(one.payload)
+        return pending
 
     def add_late_records(self, now_s: float) -> float | None:
         """Adds records that became due without a message; returns the seconds until the next one is due, if any."""
@@ -405,26 +408,10 @@ class Intake:
             return due_s
         wall_us, monotonic_us = self.check_clocks()
         for topic, one, arrival_us in self.parser.expire(monotonic_us):
-            index = self._class_of(topic, one)
-            arrived_us = _within_wire(wall_us - (monotonic_us - arrival_us))
-            time_us = arrived_us if one.device_time_us is None else one.device_time_us
-            of, boot = arrival_of(0, topic, one.payload), self._parts.clocks.boot
-            pending = PendingRecord(
-                index,
-                one.body,
-                time_us,
-                arrival_us,
-                boot,
-                of,
-                topic=topic,
-                payload=one.payload,
-                mapping=one.mapping,
-            )
-            pending = self._corrected(pending, self._jump) if self._jump else pending
-            self._waiting.append(pending)
-            self._waiting_bytes += len(one.payload)
+            arrived_us, of = wall_us - (monotonic_us - arrival_us), arrival_of(0, topic, one.payload)
+            pending = self._append(topic, one, of, (arrived_us, arrival_us))
             self._observe_time(pending.device_time_us, wall_us, monotonic_us, is_kept=False)
-            self._group.add(now_s, len(one.payload), urgent=self._urgent[index])
+            self._group.add(now_s, len(one.payload), urgent=self._urgent[pending.class_index])
         return self.parser.due_in(monotonic_us)
 
     def add_own_record(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:
