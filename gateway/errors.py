@@ -41,6 +41,14 @@ class AlertsUnread(GatewayError):
     """The message names the topic, and what the cluster says."""
 
 
+class CanaryError(GatewayError):
+    """What a canary cannot do; the text says what is wrong."""
+
+
+class ProbeCut(CanaryError):
+    """A probe was not sent as a whole; the text says why."""
+
+
 class StateUnusable(GatewayError):
     """Nothing is acknowledged that is not noted: the process ends, and whoever supervises it starts it again."""
 
