@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import records_and_erasures
 from cloud_jobs.lake.snapshot_reads import reference_table, usage_rows
-from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
+from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot
 from cloud_jobs.lake.tables import Lake
 from geo.spatial import TrackSettings
 
@@ -123,28 +123,44 @@ def explain_line(
             f"snapshot {snapshot.id} does not state the track settings of its usage; run `cloud-jobs usage` and"
             " close the period again"
         )
-    tracks, reference = tracks_at(snapshot), reference_table(lake, snapshot)
+    reference = reference_table(lake, snapshot)
     period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
     contract = contracts_above(reference, [key.account]).contract_of(closing.key.payer, period)
-    found = _explained(lake, snapshot, contract, charge)
-    stored, erasures = records_and_erasures(lake)
-    erased = erasures.before(key.tenant, key.device)
-    again = None
-    if kept := _computable(found, tracks, erased):
-        of_device = TenantDevice(key.tenant, key.device)
-        again = meter_again(lake, snapshot, stored, of_device, kept, tracks=tracks, reference=reference)
-        found = with_hours_again(found, again.rows, kept, is_of_other_engine=again.is_of_other_engine)
     return ExplainedLine(
         number=number,
         line=line,
         currency=issued.document["invoice_currency_code"],
         snapshot=snapshot,
-        explanation=found,
         posted=None if posted is None else _charge(issued.charges[posted.id], key),
         is_void=issued.closing is None,
-        erased_before=erased,
-        again=again,
+        **explain_charge(lake, snapshot, contract, charge, reference)._asdict(),
     )
+
+
+class ExplainedCharge(NamedTuple):
+    """As in ExplainedLine."""
+
+    explanation: Explanation
+    erased_before: datetime | None
+    again: MeteredAgain | None
+
+
+def explain_charge(
+    lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge, reference: pa.Table
+) -> ExplainedCharge:
+    """Explains the charge of a device, and computes each of its hours again from the records.
+
+    `reference`: rows of the table `reference` at the snapshot. Raises LakeError.
+    """
+    device, tracks = TenantDevice(charge.key.tenant, charge.key.device), tracks_at(snapshot)
+    found = _explained(lake, snapshot, contract, charge)
+    stored, erasures = records_and_erasures(lake)
+    erased = erasures.before(device.tenant, device.device)
+    again = None
+    if kept := _computable(found, tracks, erased):
+        again = meter_again(lake, snapshot, stored, device, kept, tracks=tracks, reference=reference)
+        found = with_hours_again(found, again.rows, kept, is_of_other_engine=again.is_of_other_engine)
+    return ExplainedCharge(found, erased, again)
 
 
 def _key_of(made: Document, number: str, line: int, device: TenantDevice | None) -> ChargeKey:
@@ -175,7 +191,7 @@ def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
     return found or Charge(key=key, quantity=0, free=0, amount_minor=0, metered=None)
 
 
-def _explained(lake: Lake, snapshot: Snapshot, contract: PayerContract, charge: Charge) -> Explanation:
+def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
     key = charge.key
     mine = TenantDevice(key.tenant, key.device)
     devices = {mine}
