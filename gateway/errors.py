@@ -29,10 +29,6 @@ class EntryNotTaken(GatewayError):
     """The registry does not have the new certificate, so the device does not get it."""
 
 
-class ClockSetBack(GatewayError):
-    """The process ends, and its supervisor starts it again, because it has forgotten ended certificates."""
-
-
 class NoAnswer(GatewayError):
     """The status of a gateway cannot be read."""
 
@@ -47,10 +43,6 @@ class CanaryError(GatewayError):
 
 class ProbeCut(CanaryError):
     """A probe was not sent as a whole; the text says why."""
-
-
-class StateUnusable(GatewayError):
-    """Nothing is acknowledged that is not noted: the process ends, and whoever supervises it starts it again."""
 
 
 class AccountUnusable(GatewayError):
@@ -68,10 +60,6 @@ class AddressForbidden(GatewayError):
 
 class SecretUnusable(GatewayError):
     """A file that holds no secret; the message names it, and never what is in it."""
-
-
-class UndeliveredUnread(GatewayError):
-    """The cluster does not give them, or another command has them now."""
 
 
 def last_line(error: BaseException) -> str:

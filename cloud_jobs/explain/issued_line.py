@@ -30,14 +30,7 @@ from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot
 from cloud_jobs.lake.tables import Lake
 from geo.spatial import TrackSettings
 
-# Errors.
-
-
 _MAX_NAMED: Final = 10
-
-
-class ExplainError(BillingError):
-    """The line cannot be explained."""
 
 
 # Records of one hour of a charge.
@@ -107,7 +100,7 @@ def explain_line(
 ) -> ExplainedLine:
     """Explains the charge of a device on a line, and computes each of its hours again from the records.
 
-    For a note, the charge of its closing is explained. Raises UnknownDocument, ExplainError, RegisterDamaged,
+    For a note, the charge of its closing is explained. Raises UnknownDocument, BillingError, RegisterDamaged,
     LakeError.
     """
     lake, issued = register.lake, issued_again(register, number)
@@ -119,7 +112,7 @@ def explain_line(
     posted = issued.before if issued.closing else None
     snapshot = read_snapshot(lake, closing.snapshot_id)
     if snapshot.usage_tracks is None:
-        raise ExplainError(
+        raise BillingError(
             f"snapshot {snapshot.id} does not state the track settings of its usage; run `cloud-jobs usage` and"
             " close the period again"
         )
@@ -168,19 +161,19 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     found = [one for one in made["lines"] if one["invoice_line_identifier"] == line]
     entries = [one for one in made["annex"] if one["line"] == line]
     if not found or not entries:
-        raise ExplainError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
+        raise BillingError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
     stated = found[0]
     if stated["kind"] != ChargeKind.USAGE.value:
-        raise ExplainError(
+        raise BillingError(
             f"line {line} of {number} is a {stated['kind']}: it follows from other lines, not from records"
         )
     devices = [TenantDevice(one["tenant"], one["device"]) for one in entries]
     if device is None and len(devices) > 1:
         named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
-        raise ExplainError(f"line {line} of {number} is of {len(devices)} devices ({named} ...); add --device")
+        raise BillingError(f"line {line} of {number} is of {len(devices)} devices ({named} ...); add --device")
     chosen = devices[0] if device is None else device
     if chosen not in devices:
-        raise ExplainError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
+        raise BillingError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
     names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
     return ChargeKey(**names, **chosen._asdict(), kind=ChargeKind.USAGE, meter=Meter(stated["meter"]))
 
