@@ -15,10 +15,6 @@ class CloudError(Exception):
     exit_status: ClassVar[int] = 1
 
 
-class SparkNotReady(CloudError):
-    """Spark cannot be started with the settings."""
-
-
 class ExecutorsNotReady(CloudError):
     def __init__(self, faults: Sequence[str]) -> None:
         rest = [f"and {len(faults) - _MAX_SHOWN} more"] if len(faults) > _MAX_SHOWN else []
@@ -131,7 +127,3 @@ class NobodyTrusted(CloudError):
     """The settings do not say whose reference data is accepted."""
 
     exit_status = os.EX_CONFIG
-
-
-class SigningRefused(CloudError):
-    """A publication cannot be signed as requested, or would be refused."""

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cloud_jobs.errors import ExecutorsNotReady, SparkNotReady
+from cloud_jobs.errors import CloudError, ExecutorsNotReady
 from cloud_jobs.job_settings import SPARK_NAMES, SparkSettings, is_local, standalone_addresses
 from cloud_jobs.lake.data_files import DataFile, Range, StoredFiles, stored_rows, write_data_files
 from cloud_jobs.lake.location import Location
@@ -255,12 +255,12 @@ def start_spark(
 
     `task_imports`: modules that are imported before the first task begins, on one machine. `log`: where Spark's own
     process writes instead of standard error; replaced at each start.
-    Raises SparkNotReady, ExecutorsNotReady.
+    Raises CloudError, ExecutorsNotReady.
     """
     properties = spark_properties(settings)
     masters = standalone_addresses(settings.master)
     if masters and not any(map(_answers, masters)):
-        raise SparkNotReady(f"no answer from {settings.master}")
+        raise CloudError(f"no answer from {settings.master}")
     local = is_local(settings.master)
     os.environ["PYSPARK_PYTHON"] = settings.python or (interpreter() if local else sys.executable)
     os.environ[IMPORTS] = ",".join(task_imports)
@@ -277,7 +277,7 @@ def start_spark(
             session = builder.appName(name).getOrCreate()
     except Exception as error:
         where = "" if log is None else f"; Spark's own log is {log}"
-        raise SparkNotReady(f"Spark does not start with {settings.master}: {error}{where}") from error
+        raise CloudError(f"Spark does not start with {settings.master}: {error}{where}") from error
     session.sparkContext.setLogLevel("ERROR")
     try:
         if not local:

@@ -233,16 +233,6 @@ install_promtool() {
   rm -rf "$work"
 }
 
-# --- archives of classes: the servers of `waybill try` start with half the processor time ---------------------------------
-write_class_archives() {
-  local stamp; stamp="$(cat .venv/.waybill-stamp) $(java -version 2>&1 | head -1) $PULSAR_VERSION"
-  [ "$(cat .venv/.waybill-archives 2>/dev/null)" = "$stamp" ] && return
-  say "writing archives of Java classes (0.25 GB, once)"
-  .venv/bin/python -m compileall -q cloud_jobs deploy edge_agent gateway geo simulator waybill
-  .venv/bin/python -m deploy.trial.prepare 2> "$CACHE/archives.log" || say "servers start more slowly: see $CACHE/archives.log"
-  echo "$stamp" > .venv/.waybill-archives
-}
-
 case "${1:-all}" in
   python) install_python ;;
   console) build_console ;;
@@ -250,6 +240,11 @@ case "${1:-all}" in
   invoice-rules) mkdir -p "$CACHE"; install_invoice_rules ;;
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
+<<<<<<< HEAD
   all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; build_console; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool; write_class_archives ;;
   *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
+=======
+  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool ;;
+  *) fail "unknown step '$1' (python, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
+>>>>>>> main
 esac

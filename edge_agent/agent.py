@@ -35,7 +35,7 @@ from edge_agent.store.epochs import next_epoch
 from edge_agent.store.retention import BufferRetention
 from edge_agent.uplink.mqtt import MqttUplink
 from edge_agent.uplink.protocol import Uplink
-from edge_agent.vehicle_broker import KEEPS, REFUSED, UNPROVEN
+from edge_agent.vehicle_broker import KEEPS, UNPROVEN
 from waybill.daemon.logs import log_thread
 from waybill.daemon.process import resident_bytes
 
@@ -77,8 +77,8 @@ def current_state(agent: Agent) -> dict[str, Any]:
         **counters_of(agent),
         "local_broker": intake.connected,
         "vehicle_broker": intake.broker_watch.state(time.monotonic()),
-        "arrivals": intake.arrivals.state(time.monotonic()),
-        "arrivals_proven": intake.arrivals.state(time.monotonic()) not in {REFUSED, UNPROVEN},
+        "arrivals": agent.arrivals,
+        "arrivals_proven": agent.arrivals != UNPROVEN,
         "unreadable": agent.intake.unreadable.rows(),
         "mappings": agent.intake.parser.rows(),
         "messages_readable": agent.intake.unreadable.state(time.monotonic()) != NONE,
@@ -140,11 +140,10 @@ def health_state(agent: Agent) -> dict[str, Any]:
     certificate = certificate_state(agent.settings, time.time())["certificate"]
     vehicle_broker = agent.intake_loop.broker_watch.state(time.monotonic())
     messages = agent.intake.unreadable.state(time.monotonic())
-    arrivals = agent.intake_loop.arrivals.state(time.monotonic())
+    arrivals = agent.arrivals
     is_kept = (vehicle_broker, buffer) == (KEEPS, "stores") and messages != NONE
-    is_timed = arrivals not in {REFUSED, UNPROVEN}
     silent = [one["mapping"] for one in agent.intake.parser.rows() if one["silent_s"] >= SILENT_S]
-    near = alive and local and is_kept and is_timed and certificate not in {"none", "expired"}
+    near = alive and local and is_kept and arrivals != UNPROVEN and certificate not in {"none", "expired"}
     return {
         "healthy": None if near and uplink == "unknown" else near and uplink == "acknowledges",
         "threads": alive,
@@ -299,6 +298,11 @@ class Agent:
             is_enrolled=shown is not settings,
             on_opened=partial(self._certificates.on_opened, shown),
         )
+
+    @property
+    def arrivals(self) -> str:
+        """Whether messages without a time get that of their arrival: the state of `ArrivalMarker`."""
+        return self.intake.arrivals.state(self._clocks.monotonic_us())
 
     @property
     def certificate_problem(self) -> str:

@@ -118,7 +118,7 @@ def setup(
 
     Example: edge-agent setup --tenant acme --device bus-1 --out agent.toml
     """
-    from edge_agent.guided_setup import QUESTIONS, Interview, SetupRefused, next_commands, settings_text, write_settings
+    from edge_agent.guided_setup import QUESTIONS, Interview, next_commands, settings_text, write_settings
 
     found = locals()
     given = {one.name: str(found[one.name]) for one in QUESTIONS}
@@ -127,9 +127,9 @@ def setup(
     with errors_as_lines():
         # before a dozen questions are asked
         if out.exists() and not force:
-            raise SetupRefused(f"{out} exists and stays as it is; --force replaces it, --out names another file")
+            raise AgentError(f"{out} exists and stays as it is; --force replaces it, --out names another file")
         if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
-            raise SetupRefused(f"this user cannot write into {out.absolute().parent}; --out names another file")
+            raise AgentError(f"this user cannot write into {out.absolute().parent}; --out names another file")
         ask = None if yes else lambda text, default: str(typer.prompt(text, default=default or None))
         answers = Interview(given, ask, typer.echo).answers()
         write_settings(out, settings_text(answers), replace=force)

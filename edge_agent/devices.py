@@ -133,9 +133,9 @@ def _conflicts(devices: Sequence[AgentSettings]) -> Iterator[str]:
                     f" {theirs.text}: the topic needs a level {DEVICE}, or one that is in `levels` of each device"
                 )
                 return
-    for name, file in _own_files(devices[0]).items():
-        if len(devices) > 1 and file is not None and file == _own_files(devices[1]).get(name):
-            yield f"{name}: {file} is of one device: name the file of each with {DEVICE}"
+    for name, text in _own_names(devices[0]).items():
+        if len(devices) > 1 and text is not None and text == _own_names(devices[1]).get(name):
+            yield f"{name}: {text} is of one device: name that of each with {DEVICE}"
 
 
 def topics_of(settings: AgentSettings) -> Iterator[TopicPattern]:
@@ -144,10 +144,11 @@ def topics_of(settings: AgentSettings) -> Iterator[TopicPattern]:
     yield from (TopicPattern(one.topic, settings.device.levels) for one in settings.mappings)
 
 
-def _own_files(settings: AgentSettings) -> dict[str, Path | None]:
-    """The files that say who a device is, by setting."""
+def _own_names(settings: AgentSettings) -> dict[str, str | Path | None]:
+    """The session and the files that no two devices may share, by setting. One session gets the messages of both."""
     with_tls = ((at, one.tls) for at, one in enumerate(settings.uplinks) if one.tls is not None)
-    files = {f"uplinks.{at}.tls.certificate": tls.certificate for at, tls in with_tls}
+    names: dict[str, str | Path | None] = {"intake.client_id": settings.intake.client_id}
+    names |= {f"uplinks.{at}.tls.certificate": tls.certificate for at, tls in with_tls}
     if (enrolment := settings.enrolment) is not None:
-        files |= {"enrolment.token_file": enrolment.token_file, "enrolment.certificate": enrolment.certificate}
-    return files
+        names |= {"enrolment.token_file": enrolment.token_file, "enrolment.certificate": enrolment.certificate}
+    return names

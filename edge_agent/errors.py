@@ -50,13 +50,5 @@ class LinkError(AgentError):
     """A connection could not be made, or broke."""
 
 
-class LinkRefused(LinkError):
-    """The broker refused the connection or the subscription; the message says why."""
-
-
 class LinkClosed(LinkError):
     """The broker closed the connection without a reason, or because another client has the same id."""
-
-
-class NoCertificate(LinkError):
-    """The device has no certificate yet."""

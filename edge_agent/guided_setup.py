@@ -47,10 +47,6 @@ class WrongAnswer(AgentError):
     """An answer that does not work; the message says why and what to do."""
 
 
-class SetupRefused(AgentError):
-    """Nothing was written."""
-
-
 # Questions, in their order.
 
 
@@ -250,7 +246,7 @@ class Interview:
     say: Say
 
     def answers(self) -> Answers:
-        """Every answer, checked. Raises SetupRefused."""
+        """Every answer, checked. Raises AgentError."""
         found: Answers = {}
         for question in QUESTIONS:
             if question.applies(found):
@@ -267,16 +263,16 @@ class Interview:
                 return answer
             except WrongAnswer as error:
                 if self.ask is None:
-                    raise SetupRefused(f"{question.option}: {error}") from error
+                    raise AgentError(f"{question.option}: {error}") from error
                 self.say(f"  ✗ {error}")
                 given = ""
-        raise SetupRefused(f"{question.option}: no usable answer in {_ATTEMPTS} attempts")
+        raise AgentError(f"{question.option}: no usable answer in {_ATTEMPTS} attempts")
 
     def _asked(self, question: Question) -> str:
         if self.ask is not None:
             return self.ask(question.text, question.default).strip()
         if not question.default:
-            raise SetupRefused(f"{question.option} is missing: {question.text.lower()}")
+            raise AgentError(f"{question.option} is missing: {question.text.lower()}")
         return question.default
 
 
@@ -348,13 +344,13 @@ token_file = {value["token_file"]}
 
 
 def write_settings(file: Path, text: str, *, replace: bool) -> None:
-    """Writes the settings, readable by their owner and group. Raises SetupRefused, SettingsError, OSError."""
+    """Writes the settings, readable by their owner and group. Raises AgentError, SettingsError, OSError."""
     # what was checked answer by answer must load as a whole
     parse(AgentSettings, text, str(file))
     if replace:
         replace_durably(file, text.encode(), mode=MODE)
     elif not create_durably(file, text.encode(), mode=MODE):
-        raise SetupRefused(f"{file} exists and stays as it is; --force replaces it, --out names another file")
+        raise AgentError(f"{file} exists and stays as it is; --force replaces it, --out names another file")
     with suppress(LookupError, OSError):  # the group is that of the Debian package's service
         shutil.chown(file, group=SERVICE_USER)
 

@@ -14,7 +14,7 @@ from edge_agent.config import AgentSettings
 from edge_agent.errors import StoreError
 from edge_agent.inspection import is_running, read_status
 from edge_agent.intake.messages import MEMBERS, SILENT_S
-from edge_agent.vehicle_broker import ARRIVED_TOPIC, KEEPS, REFUSED, UNPROVEN, WAITED
+from edge_agent.vehicle_broker import ARRIVED_TOPIC, KEEPS, UNPROVEN, WAITED
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.settings.text import name_advice, printable
 
@@ -163,14 +163,12 @@ def _facts(state: dict[str, Any]) -> dict[str, str]:
     }
 
 
-_NOT_TIMED: Final = (
-    "so messages without a time of their own stay raw once they may have waited: let the agent's user publish and read "
-    f"{ARRIVED_TOPIC} at the vehicle's broker"
-)
 _ARRIVALS: Final = {
-    WAITED: "messages that waited at the vehicle's broker are being read; those without a time of their own stay raw",
-    REFUSED: f"the broker refuses the agent's marker, {_NOT_TIMED}",
-    UNPROVEN: f"the agent's marker does not come back, {_NOT_TIMED}",
+    WAITED: "messages may have waited at the vehicle's broker; those without a time of their own stay raw",
+    UNPROVEN: (
+        "the agent's marker is refused or does not come back, so messages without a time of their own stay raw: let the"
+        f" agent's user publish and read {ARRIVED_TOPIC}/# at the vehicle's broker"
+    ),
 }
 
 

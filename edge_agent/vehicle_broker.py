@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from random import Random
 from typing import Final
 
 import structlog
@@ -96,112 +95,75 @@ class BrokerWatch:
 
 
 ARRIVED_TOPIC: Final = "waybill/agent/arrived"
-"""The agent publishes markers here for itself. Messages of this topic are never records."""
-MAX_LATE_S: Final = 5.0
-"""A marker that took longer proves nothing about the messages behind it."""
-MAX_WAIT_S: Final = 60.0
-"""The longest time between two markers while none comes back."""
-REFUSED_WAIT_S: Final = 600.0
-"""The wait after a refused marker: Mosquitto 2.0.11 closes the connection for it."""
-MAX_UNANSWERED: Final = 3
-"""So many connections that end between a marker and its PUBACK are a refusal, too."""
-PROBED_EVERY_S: Final = 1.0
-UNPROVEN_S: Final = 300.0
-"""How long markers may be missing before the agent is unhealthy: the time to read a large queue."""
-KNOWN, WAITED, UNPROVEN, REFUSED = "known", "queued", "unproven", "refused"
+"""Each agent publishes markers for itself below this topic. They are never records."""
+MARKED_EVERY_US: Final = 10_000_000
+KNOWN_FOR_US: Final = 30_000_000
+"""How long a message may have waited at the broker and still get the time of its arrival."""
+MAX_WAIT_US: Final = 600_000_000
+"""The longest time between two markers while none comes back: the broker may close the connection for each."""
+KNOWN, WAITED, UNPROVEN = "known", "queued", "unproven"
+
+
+def marker_topic(client_id: str) -> str:
+    """The topic of a session's markers. No other session has it: they would fill the queue of an agent that is away."""
+    return f"{ARRIVED_TOPIC}/{client_id.translate(_NO_TOPIC_SIGNS)}"
+
+
+_NO_TOPIC_SIGNS: Final = str.maketrans("/+#", "---")
 
 
 class ArrivalMarker:
-    """Finds out whether a message reaches the agent when it reaches the broker, or has waited in the broker's queue.
+    """Finds out whether a message may have waited at the vehicle's broker. Pure; in microseconds of a monotonic clock.
 
-    The queue is FIFO: a marker of the agent's own comes back behind everything that waited before it. What follows the
-    marker is at most as late as the marker itself, so only one that came back within MAX_LATE_S is a proof. Pure; times
-    by the monotonic clock.
+    The broker delivers in order. So what comes after a marker reached the broker after the agent published the marker,
+    and is at most as old as the marker.
     """
 
-    def __init__(self, random: Random, *, is_needed: bool) -> None:
+    def __init__(self, *, is_needed: bool) -> None:
         """`is_needed`: some message may get the time of its arrival."""
         self.is_needed = is_needed
-        self.are_known = True
-        """Whether a message may get the time of its arrival now."""
-        self._random = random
-        self._is_wanted = self._is_probing = self._is_refused = False
         self._nonce = b""
-        self._sent_s = self._wanted_s = self._proven_s = self._retry_at_s = -math.inf
-        self._wait_s = MAX_LATE_S
-        self._is_answered, self._unanswered = True, 0
+        """The newest marker, until it comes back."""
+        self._sent_us = self._due_us = 0
+        self._proven_us = -math.inf
+        """What comes now reached the broker after this time."""
+        self._wait_us = MARKED_EVERY_US
+        """Between the next marker and the one after it, if the next one does not come back."""
 
-    def on_connected(self, now_s: float, *, resumed: bool) -> None:
-        """`resumed`: the broker knows the session, so messages may have waited. A marker is due in any case: it shows
-        in time whether the broker accepts it.
+    def on_connected(self, now_us: int, *, resumed: bool) -> None:
+        """`resumed`: the broker knows the session, so messages may have waited."""
+        self._proven_us = -math.inf if resumed else now_us
+        if self._wait_us < MAX_WAIT_US:
+            self._due_us = now_us
+
+    def are_known(self, now_us: int) -> bool:
+        """Whether a message that comes now may get this time."""
+        return not self.is_needed or now_us - self._proven_us <= KNOWN_FOR_US
+
+    def is_due(self, now_us: int) -> bool:
+        return self.is_needed and now_us >= self._due_us
+
+    def on_published(self, nonce: bytes, now_us: int) -> None:
+        self._nonce, self._sent_us, self._due_us = nonce, now_us, now_us + self._wait_us
+        self._wait_us = min(2 * self._wait_us, MAX_WAIT_US)
+
+    def on_refused(self, now_us: int) -> None:
+        """The broker refused a marker, or nothing subscribes to it."""
+        self._wait_us, self._due_us = MAX_WAIT_US, now_us + MAX_WAIT_US
+
+    def on_received(self, payload: bytes) -> None:
+        """A marker came: the newest one, an older one, or what another client published there."""
+        if self._nonce and payload == self._nonce:
+            self._nonce, self._proven_us = b"", self._sent_us
+            self._wait_us, self._due_us = MARKED_EVERY_US, self._sent_us + MARKED_EVERY_US
+
+    def state(self, now_us: int) -> str:
+        """`known`; `queued`: messages may have waited; `unproven`: no marker has come back for five minutes, or the
+        broker refuses it.
         """
-        if not self._is_answered:
-            self._unanswered += 1
-            self._is_answered = True
-            if self._unanswered >= MAX_UNANSWERED:
-                self.on_answer(now_s, is_accepted=False)
-        self._is_wanted = self._is_probing = False
-        self._want(now_s)
-        self.are_known = not (self.is_needed and resumed)
-
-    def on_stall(self, now_s: float) -> None:
-        """The agent read nothing for longer than MAX_LATE_S."""
-        self._want(now_s)
-        self.are_known = not self.is_needed
-
-    def on_full_window(self, now_s: float) -> None:
-        """So many messages are unacknowledged that the broker may hold back others: a late marker will tell."""
-        if now_s >= self._proven_s + PROBED_EVERY_S:
-            self._want(now_s)
-            self._is_probing = self._is_wanted
-
-    def take_publication(self, now_s: float) -> bytes | None:
-        """The payload of the marker to publish now, if one is due."""
-        if not self._is_wanted:
-            return None
-        if self._is_refused and now_s < self._retry_at_s:
-            self.are_known = self.are_known and not self._is_probing
-            return None
-        if self._nonce:
-            waited_s = now_s - self._sent_s
-            if self._is_probing and waited_s > MAX_LATE_S:
-                self.are_known = False
-            if waited_s < self._wait_s:
-                return None
-            self._wait_s = min(2 * self._wait_s, MAX_WAIT_S)
-        # A marker of another connection may still be in the queue.
-        self._nonce, self._sent_s = b"%016x" % self._random.getrandbits(64), now_s
-        self._is_answered = False
-        return self._nonce
-
-    def on_answer(self, now_s: float, *, is_accepted: bool) -> None:
-        """The broker's PUBACK of a marker."""
-        self._is_answered, self._unanswered = True, 0
-        self._is_refused, self._retry_at_s = not is_accepted, now_s + REFUSED_WAIT_S
-
-    def on_received(self, payload: bytes, now_s: float) -> None:
-        """A marker came: the newest one, an older one, or something that another client published there."""
-        if not self._nonce or payload != self._nonce:
-            return
-        self._nonce = b""
-        if now_s - self._sent_s <= MAX_LATE_S:
-            self._is_wanted = self._is_probing = self._is_refused = False
-            self.are_known, self._proven_s = True, now_s
-        elif self._is_probing:
-            self.are_known = False
-
-    def state(self, now_s: float) -> str:
-        """`known`; `queued`: the broker's queue is being read; `refused`, or `unproven`: no marker comes back."""
-        if self._is_wanted and self._is_refused:
-            return REFUSED
-        if self._is_wanted and now_s - self._wanted_s >= UNPROVEN_S:
+        if self._wait_us == MAX_WAIT_US:
             return UNPROVEN
-        return KNOWN if self.are_known else WAITED
-
-    def _want(self, now_s: float) -> None:
-        if self.is_needed and not self._is_wanted:
-            self._is_wanted, self._wanted_s = True, now_s
-            self._nonce, self._wait_s = b"", MAX_LATE_S
+        return KNOWN if self.are_known(now_us) else WAITED
 
 
 _TLS: Final = """

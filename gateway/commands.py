@@ -28,14 +28,15 @@ Known = TypeVar("Known", bound=Settings)
 
 
 @contextmanager
-def errors_as_messages(program: str) -> Iterator[None]:
-    """Exit status 78 for wrong settings, 1 for other errors of the packages."""
+def errors_as_messages(program: str, *also: type[Exception]) -> Iterator[None]:
+    """Exit status 78 for wrong settings, 1 for other errors of the packages. `also`: of other packages."""
+    expected: tuple[type[Exception], ...] = (*_EXPECTED, *also, OSError)
     try:
         yield
     except SettingsError as error:
         typer.echo("\n".join(error.lines), err=True)
         raise typer.Exit(os.EX_CONFIG) from error
-    except (*_EXPECTED, OSError) as error:
+    except expected as error:
         typer.echo(printable(f"{program}: {error}", "\n"), err=True)
         raise typer.Exit(1) from error
 

@@ -29,10 +29,6 @@ class EntryNotTaken(GatewayError):
     """The registry does not have the new certificate, so the device does not get it."""
 
 
-class ClockSetBack(GatewayError):
-    """The process ends, and its supervisor starts it again, because it has forgotten ended certificates."""
-
-
 class NoAnswer(GatewayError):
     """The status of a gateway cannot be read."""
 
@@ -41,8 +37,12 @@ class AlertsUnread(GatewayError):
     """The message names the topic, and what the cluster says."""
 
 
-class StateUnusable(GatewayError):
-    """Nothing is acknowledged that is not noted: the process ends, and whoever supervises it starts it again."""
+class CanaryError(GatewayError):
+    """What a canary cannot do; the text says what is wrong."""
+
+
+class ProbeCut(CanaryError):
+    """A probe was not sent as a whole; the text says why."""
 
 
 class AccountUnusable(GatewayError):
@@ -60,10 +60,6 @@ class AddressForbidden(GatewayError):
 
 class SecretUnusable(GatewayError):
     """A file that holds no secret; the message names it, and never what is in it."""
-
-
-class UndeliveredUnread(GatewayError):
-    """The cluster does not give them, or another command has them now."""
 
 
 def last_line(error: BaseException) -> str:

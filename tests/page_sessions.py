@@ -51,4 +51,4 @@ def printed(line: str) -> str:
 def assert_shown(line: str, expected: str) -> None:
     rows = (".*".join(re.escape(part) for part in part.split("…")) for part in expected.split("│ …\n"))
     out = printed(line)
-    assert re.fullmatch(r"(?:[│├┏┡].*\n)+".join(rows), out), f"{line}\n{out}"
+    assert re.fullmatch(r"(?:[│├┏┃┡└].*\n)+".join(rows), out), f"{line}\n{out}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -26,18 +26,11 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import records_and_erasures
 from cloud_jobs.lake.snapshot_reads import reference_table, usage_rows
-from cloud_jobs.lake.snapshots import Snapshot, read_snapshot
+from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot
 from cloud_jobs.lake.tables import Lake
 from geo.spatial import TrackSettings
 
-# Errors.
-
-
 _MAX_NAMED: Final = 10
-
-
-class ExplainError(BillingError):
-    """The line cannot be explained."""
 
 
 # Records of one hour of a charge.
@@ -107,7 +100,7 @@ def explain_line(
 ) -> ExplainedLine:
     """Explains the charge of a device on a line, and computes each of its hours again from the records.
 
-    For a note, the charge of its closing is explained. Raises UnknownDocument, ExplainError, RegisterDamaged,
+    For a note, the charge of its closing is explained. Raises UnknownDocument, BillingError, RegisterDamaged,
     LakeError.
     """
     lake, issued = register.lake, issued_again(register, number)
@@ -119,32 +112,48 @@ def explain_line(
     posted = issued.before if issued.closing else None
     snapshot = read_snapshot(lake, closing.snapshot_id)
     if snapshot.usage_tracks is None:
-        raise ExplainError(
+        raise BillingError(
             f"snapshot {snapshot.id} does not state the track settings of its usage; run `cloud-jobs usage` and"
             " close the period again"
         )
-    tracks, reference = tracks_at(snapshot), reference_table(lake, snapshot)
+    reference = reference_table(lake, snapshot)
     period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
     contract = contracts_above(reference, [key.account]).contract_of(closing.key.payer, period)
-    found = _explained(lake, snapshot, contract, charge)
-    stored, erasures = records_and_erasures(lake)
-    erased = erasures.before(key.tenant, key.device)
-    again = None
-    if kept := _computable(found, tracks, erased):
-        of_device = TenantDevice(key.tenant, key.device)
-        again = meter_again(lake, snapshot, stored, of_device, kept, tracks=tracks, reference=reference)
-        found = with_hours_again(found, again.rows, kept, is_of_other_engine=again.is_of_other_engine)
     return ExplainedLine(
         number=number,
         line=line,
         currency=issued.document["invoice_currency_code"],
         snapshot=snapshot,
-        explanation=found,
         posted=None if posted is None else _charge(issued.charges[posted.id], key),
         is_void=issued.closing is None,
-        erased_before=erased,
-        again=again,
+        **explain_charge(lake, snapshot, contract, charge, reference)._asdict(),
     )
+
+
+class ExplainedCharge(NamedTuple):
+    """As in ExplainedLine."""
+
+    explanation: Explanation
+    erased_before: datetime | None
+    again: MeteredAgain | None
+
+
+def explain_charge(
+    lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge, reference: pa.Table
+) -> ExplainedCharge:
+    """Explains the charge of a device, and computes each of its hours again from the records.
+
+    `reference`: rows of the table `reference` at the snapshot. Raises LakeError.
+    """
+    device, tracks = TenantDevice(charge.key.tenant, charge.key.device), tracks_at(snapshot)
+    found = _explained(lake, snapshot, contract, charge)
+    stored, erasures = records_and_erasures(lake)
+    erased = erasures.before(device.tenant, device.device)
+    again = None
+    if kept := _computable(found, tracks, erased):
+        again = meter_again(lake, snapshot, stored, device, kept, tracks=tracks, reference=reference)
+        found = with_hours_again(found, again.rows, kept, is_of_other_engine=again.is_of_other_engine)
+    return ExplainedCharge(found, erased, again)
 
 
 def _key_of(made: Document, number: str, line: int, device: TenantDevice | None) -> ChargeKey:
@@ -152,19 +161,19 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     found = [one for one in made["lines"] if one["invoice_line_identifier"] == line]
     entries = [one for one in made["annex"] if one["line"] == line]
     if not found or not entries:
-        raise ExplainError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
+        raise BillingError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
     stated = found[0]
     if stated["kind"] != ChargeKind.USAGE.value:
-        raise ExplainError(
+        raise BillingError(
             f"line {line} of {number} is a {stated['kind']}: it follows from other lines, not from records"
         )
     devices = [TenantDevice(one["tenant"], one["device"]) for one in entries]
     if device is None and len(devices) > 1:
         named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
-        raise ExplainError(f"line {line} of {number} is of {len(devices)} devices ({named} ...); add --device")
+        raise BillingError(f"line {line} of {number} is of {len(devices)} devices ({named} ...); add --device")
     chosen = devices[0] if device is None else device
     if chosen not in devices:
-        raise ExplainError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
+        raise BillingError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
     names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
     return ChargeKey(**names, **chosen._asdict(), kind=ChargeKind.USAGE, meter=Meter(stated["meter"]))
 
@@ -175,7 +184,7 @@ def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
     return found or Charge(key=key, quantity=0, free=0, amount_minor=0, metered=None)
 
 
-def _explained(lake: Lake, snapshot: Snapshot, contract: PayerContract, charge: Charge) -> Explanation:
+def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
     key = charge.key
     mine = TenantDevice(key.tenant, key.device)
     devices = {mine}

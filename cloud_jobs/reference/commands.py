@@ -220,8 +220,8 @@ def _who_goes_by(kinds: Collection[str]) -> list[str]:
 
 
 def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: ReferenceCheck) -> Signing | None:
-    """The signature of a publication, if the centre would accept it. Raises SigningRefused, NobodyTrusted."""
-    from cloud_jobs.errors import ReferenceFileError, SigningRefused
+    """The signature of a publication, if the centre would accept it. Raises CloudError, NobodyTrusted."""
+    from cloud_jobs.errors import CloudError, ReferenceFileError
     from cloud_jobs.reference.files import Signing
     from geo.reference.messages import scope_of
     from waybill.identity.errors import OperatorKeyRefused, SignatureRefused
@@ -234,10 +234,10 @@ def _signing(settings: CloudSettings, path: Path | None, reason: str, judged: Re
         if path is None:
             if keys is None:
                 return None
-            raise SigningRefused("this centre accepts only signed publications: add --key FILE")
+            raise CloudError("this centre accepts only signed publications: add --key FILE")
         private = read_operator_key(path)
     except (OperatorKeyRefused, ValueError) as error:
-        raise SigningRefused(str(error)) from error
+        raise CloudError(str(error)) from error
     faults, now = list[str](), datetime.now(UTC)
     for placed in () if keys is None else judged.placed:
         scope = scope_of(placed.version.kind, json.loads(placed.version.body))

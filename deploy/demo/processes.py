@@ -29,7 +29,7 @@ from deploy.local import (
     stack_operator,
 )
 from deploy.local.server import port_is_open
-from deploy.local.stack_settings import alert_process, gateway_settings
+from deploy.local.stack_settings import agent_text, alert_process, gateway_settings
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
 from edge_agent.errors import StoreError
@@ -293,12 +293,6 @@ def start_console(stack: LocalStack, config: Path) -> str:
     return f"http://127.0.0.1:{port}/"
 
 
-# the demo counts what is left, and has no hour to wait
-_PRUNE_DELAY_S = 0.3
-_HEARTBEAT_S = 60
-"""The least that an agent accepts; the default of five minutes would delay the demo."""
-
-
 @dataclass(frozen=True, slots=True)
 class DemoVehicle:
     """One vehicle's servers and the agent's settings. `device` is its name in the scenario.
@@ -376,41 +370,18 @@ def has_buffer(config: Path) -> bool:
 
 def _agent_settings(stack: LocalStack, planned: ScenarioVehicle, broker_port: int, uplink_port: int) -> str:
     (tenant, device), region = planned.sender, planned.region
-    folder = stack.folder / "vehicles" / planned.device
-    return f"""[device]
-id = "{device}"
-tenant = "{tenant}"
-
-[intake]
-port = {broker_port}
-
-[buffer]
-path = "{folder / "buffer"}"
-prune_delay_s = {_PRUNE_DELAY_S}
-
-[drain]
-heartbeat_s = {_HEARTBEAT_S}
-
-[status]
-port = 0
-
-[[uplinks]]
-region = "{region}"
-host = "127.0.0.1"
-port = {uplink_port}
-backoff_max_s = 3
-
-[uplinks.tls]
-ca = "{stack.authority.file}"
-
-[enrolment]
-port = {stack.enrolment[region].port}
-host = "127.0.0.1"
-ca = "{stack.authority.file}"
-token_file = "{token_file(stack, planned.device)}"
-backoff_first_s = 1
-backoff_max_s = 5
-"""
+    return agent_text(
+        tenant=tenant,
+        device=device,
+        buffer=stack.folder / "vehicles" / planned.device / "buffer",
+        broker_port=broker_port,
+        region=region,
+        uplink_port=uplink_port,
+        enrolment_port=stack.enrolment[region].port,
+        ca=stack.authority.file,
+        token_file=token_file(stack, planned.device),
+        status_port=0,
+    )
 
 
 def token_file(stack: LocalStack, device: str) -> Path:

@@ -13,10 +13,10 @@ from deploy.demo.processes import ExpectedDevice, expect_devices, show_settings
 from deploy.local import DaemonProcess, LocalStack, PortBook
 from deploy.local.stack_settings import CANARY_TENANT, StackCanary, canary_device, canary_settings
 from gateway.canary.config import CanarySettings
-from gateway.canary.errors import CanaryNotRunning
 from gateway.canary.ledger import HopColour
 from gateway.canary.reference import contracts_text, fence_text, write_reference
 from gateway.canary.status import CanaryStatus, read_canary_status
+from gateway.errors import NoAnswer
 from waybill.settings import load
 
 # The canary of the demo.
@@ -101,7 +101,7 @@ class DemoCanary:
     def _findings(self) -> CanaryFindings:
         try:
             return CanaryFindings(read_canary_status(self.settings))
-        except CanaryNotRunning:
+        except NoAnswer:
             return CanaryFindings(None)
 
 

@@ -95,8 +95,6 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Option(help="Folder of the servers and tables; emptied first.")]
 Rate = Annotated[float, typer.Option("--records-per-s", help="Records per second of each region's devices.")]
-Trigger = Annotated[float, typer.Option("--trigger-s", help="Length of a micro-batch of the ingest.")]
-Snapshot = Annotated[float, typer.Option("--snapshot-period-s", help="Time between two snapshots of the cursors.")]
 When = Annotated[Moment, typer.Option("--moment", help="When the cluster is killed, relative to a micro-batch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Place = Annotated[LakePlace, typer.Option("--lake", help="`s3`: the tables are on an S3 server of the stack.")]
@@ -124,20 +122,12 @@ def _add(name: str, summary: str, drills: Sequence[Drill]) -> None:
         *,
         folder: Folder = FOLDER,
         rate: Rate = 400,
-        trigger_s: Trigger = 1.0,
-        snapshot_period_s: Snapshot = 1.0,
         moment: When = Moment.ANY,
         lake: Place = LakePlace.FOLDER,
         json_only: AsJson = False,
     ) -> None:
         with errors_as_messages():
-            settings = DrillSettings(
-                records_per_s=rate,
-                trigger_s=trigger_s,
-                snapshot_period_s=snapshot_period_s,
-                moment=moment,
-                lake=lake,
-            )
+            settings = DrillSettings(records_per_s=rate, moment=moment, lake=lake)
             outcomes, peak_bytes = _run_drills(drills, folder, settings, reporter(quiet=json_only))
         if json_only:
             typer.echo(json.dumps([as_json(outcome) for outcome in outcomes], indent=2))

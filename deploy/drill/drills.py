@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from cloud_jobs.lake.coverage import DeviceStream
 from cloud_jobs.lake.tables import Lake
 from deploy.demo.alert_audit import AlertAudit
-from deploy.drill.environment import TENANT, Drill, DrillEnvironment, position_at
+from deploy.drill.environment import TENANT, TRIGGER_S, Drill, DrillEnvironment, position_at
 from deploy.drill.findings import (
     BatchCounts,
     Commit,
@@ -32,7 +32,6 @@ from deploy.drill.findings import (
     Follower,
     RecordIds,
     SeenRange,
-    close_within,
     common,
     compute_findings,
     count,
@@ -40,7 +39,8 @@ from deploy.drill.findings import (
     record_ids_of,
     union,
 )
-from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.daemon.process import close_within
+from waybill.pulsar.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
 from waybill.record import Batch, IntervalSet, Record, encode, new_epoch
 
 # Arrivals in the central table, from its log.
@@ -268,7 +268,7 @@ class Fleet:
             )
         finally:
             # The devices do not wait for a region that is gone.
-            close_within(client, _CLIENT_S if self._stopping.is_set() else 0.2)
+            close_within([partial(close_quietly, client)], _CLIENT_S if self._stopping.is_set() else 0.2)
 
     def _batches(self) -> Iterator[_Sent]:
         spacing_us = round(1e6 * DEVICES / self._records_per_s)
@@ -350,7 +350,7 @@ class DrillRun:
     def _batch_s(self) -> float:
         """The time from one micro-batch to the next: the trigger's interval, or more on a slow machine."""
         before, last = self.table.commits()[-2:]
-        return max(self.environment.settings.trigger_s, last.at_s - before.at_s)
+        return max(TRIGGER_S, last.at_s - before.at_s)
 
     def _keeps_up(self, since_s: float) -> bool:
         """Whether the last two micro-batches are about equal, so that the backlog of Spark's start is gone."""
@@ -407,7 +407,6 @@ class DrillRun:
             lost_at_s=self.lost_at_s,
             counted_at_s=self.counted_at_s,
             replicated_until_s=self.replicated_until_s,
-            snapshot_period_s=self.environment.settings.snapshot_period_s,
             affected=frozenset(self.affected),
         )
 

@@ -18,6 +18,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, retry_if
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.reference.files import Signing, make_version, publish
 from deploy.demo.alert_audit import AlertAudit, audit_stack_alerts
+from deploy.drill.findings import SNAPSHOT_PERIOD_S
 from deploy.local import (
     DaemonProcess,
     LakePlace,
@@ -58,11 +59,7 @@ class Moment(StrEnum):
 
 
 class DrillSettings(Settings):
-    """One drill. The snapshot period is a setting of the brokers, so it holds for a whole stack."""
-
     records_per_s: float = Field(default=400, gt=0, le=50_000, description="of each region's devices")
-    trigger_s: float = Field(1.0, ge=0, le=60, description="length of a micro-batch")
-    snapshot_period_s: float = Field(1.0, gt=0, le=60, description="time between two snapshots of the cursors")
     moment: Moment = Moment.ANY
     lake: LakePlace = Field(LakePlace.FOLDER, description="`s3`: the tables are on an S3 server of the stack")
 
@@ -123,6 +120,8 @@ def position_at(time_us: int, phase: float) -> Position:
 
 Say = Callable[[str], None]
 TENANT: Final = "fleet"
+TRIGGER_S: Final = 1.0
+"""The length of a micro-batch."""
 TIMEOUT_S: Final = 300.0
 """Bound of every wait."""
 _TOPOLOGY: Final = Path(__file__).parents[1] / "local" / "topology-dr.toml"
@@ -138,13 +137,9 @@ _GEOFENCE_S: Final = 300.0
 
 @contextmanager
 def drill_stack(folder: Path, settings: DrillSettings, say: Say) -> Iterator[LocalStack]:
-    """Clusters eu, us, hq and dr, small, with the snapshot period of the settings."""
+    """Clusters eu, us, hq and dr, small."""
     say("starting clusters eu, us, hq and dr")
-    period_ms = round(settings.snapshot_period_s * 1000)
-    pulsar_settings = PulsarSettings(
-        heap_mb=320, direct_mb=256, broker={"replicatedSubscriptionsSnapshotFrequencyMillis": period_ms}
-    )
-    stack_settings = StackSettings(pulsar=pulsar_settings, lake=settings.lake)
+    stack_settings = StackSettings(pulsar=PulsarSettings(heap_mb=320, direct_mb=256), lake=settings.lake)
     with LocalStack(folder, topology=_TOPOLOGY, settings=stack_settings) as stack:
         say(f"{len(stack.servers)} servers are up, replication is applied")
         yield stack
@@ -254,7 +249,7 @@ class DrillEnvironment:
         """
         # A killed cluster is not asked: each look would try it three times in vain.
         clients = {name: client for name, client in self.clients.items() if self.stack.pulsar[name].pid is not None}
-        close_s = 2 * batch_s + self.settings.snapshot_period_s
+        close_s = 2 * batch_s + SNAPSHOT_PERIOD_S
         seen = observe(self.topology, clients, time.time)
         return cursor_follows(seen, cluster, read, close_s, [one.partition("://")[2] for one in self.topics])
 
@@ -325,7 +320,7 @@ tenants = ["{TENANT}"]
 {stack.access("jobs").as_toml()}
 [ingest]
 topics = {self.topics}
-trigger_interval_s = {self.settings.trigger_s}
+trigger_interval_s = {TRIGGER_S}
 [verdicts]
 alerts = {[f"persistent://{TENANT}/alerts-{region}/alerts" for region in self.topology.regions]}
 {store.job_settings() if store else ""}"""

@@ -6,20 +6,20 @@ has an *arrival* in the surviving cluster; a *commit* brings it into the central
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import pulsar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from cloud_jobs.lake.coverage import DeviceStream
-from waybill.pulsar.pulsar_client import PulsarAccess, open_pulsar_client
+from waybill.daemon.process import close_within
+from waybill.pulsar.pulsar_client import PulsarAccess, close_quietly, open_pulsar_client
 from waybill.record import IntervalSet, WireError, read_header
 
 # Sets of records by buffer. Pure.
@@ -96,7 +96,7 @@ class Follower:
         return self
 
     def __exit__(self, *_: object) -> None:
-        close_within(self._client, _CLOSE_S)
+        close_within([partial(close_quietly, self._client)], _CLOSE_S)
 
     def _on_message(self, _: Any, message: Any) -> None:
         # Before the header is read: the time must be that of the arrival.
@@ -109,18 +109,8 @@ class Follower:
         self.arrivals.extend(SeenRange(at_s, stream, first, last) for first, last in header.record_seqs.ranges)
 
 
-def close_within(client: Any, timeout_s: float) -> None:
-    """Close a Pulsar client; one whose cluster is gone closes in the background."""
-    closing = threading.Thread(target=_close, args=(client,), daemon=True)
-    closing.start()
-    closing.join(timeout_s)
-
-
-def _close(client: Any) -> None:
-    with contextlib.suppress(pulsar.PulsarException):
-        client.close()
-
-
+SNAPSHOT_PERIOD_S = 1.0
+"""The time between two snapshots of the cursors, as the stack's brokers have it."""
 FIRST_WITHIN_S = 15.0
 """How long after the loss the first record must be through."""
 _TWICE = 2
@@ -163,7 +153,6 @@ class DrillObservations:
     lost_at_s: float
     counted_at_s: float
     replicated_until_s: float
-    snapshot_period_s: float
     affected: Collection[DeviceStream]
 
 
@@ -222,7 +211,7 @@ def _duplicates_bound(seen: DrillObservations, early: Sequence[SeenRange]) -> in
     steady = count(record_ids_of(one for one in early if seen.steady_from_s <= one.at_s <= seen.lost_at_s))
     steady_s = seen.lost_at_s - seen.steady_from_s
     per_s = steady / steady_s if steady_s > 0 else 0.0
-    return _TWICE * largest + math.ceil(per_s * seen.snapshot_period_s)
+    return _TWICE * largest + math.ceil(per_s * SNAPSHOT_PERIOD_S)
 
 
 def _first_through_s(seen: DrillObservations) -> float:

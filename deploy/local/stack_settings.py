@@ -217,37 +217,83 @@ def _agent_settings(stack: LocalStack, region: str, book: PortBook) -> str:
     # the first operator by name may be the tenant of canaries, which is no customer
     tenant, device = (operators[0] if operators and "fleet" not in operators else "fleet"), "try-1"
     token = stack.folder / f"{device}-{region}.token"
+    text = agent_text(
+        tenant=tenant,
+        device=device,
+        buffer=stack.folder / f"{device}-{region}-buffer",
+        broker_port=book.kept(f"vehicle-{region}"),
+        region=region,
+        uplink_port=stack.links[region].port,
+        enrolment_port=stack.enrolment[region].port,
+        ca=stack.authority.file,
+        token_file=token,
+        status_port=book.kept(f"agent-{region}"),
+    )
     return f"""# Once, so that it is known:
 #   waybill device expect {tenant}/{device} --region {region} --token-file {token} --reason "to try it"
 # Also start the vehicle's own broker: mosquitto -p {book.kept(f"vehicle-{region}")}
-# edge-agent run --config this
+# `waybill link {region} cut` cuts its link to the region.
+{text}"""
+
+
+def agent_text(
+    *,
+    tenant: str,
+    device: str,
+    buffer: Path,
+    broker_port: int,
+    region: str,
+    uplink_port: int,
+    enrolment_port: int,
+    ca: Path,
+    token_file: Path,
+    status_port: int,
+    mappings: str = "",
+) -> str:
+    """`agent.toml` of a device on this machine, commented: the beginning of a real set-up. `mappings`: its tables."""
+    return f"""# edge-agent run --config this. On a vehicle: /etc/waybill/agent.toml
 
 [device]
-tenant = "{tenant}"
-id = "{device}"
+tenant = {json.dumps(tenant)}
+id = {json.dumps(device)}
 
+# The vehicle's own broker, at which sensors publish.
 [intake]
-port = {book.kept(f"vehicle-{region}")}
-
-[buffer]
-path = "{stack.folder / f"{device}-{region}-buffer"}"
-
-# The link of the region, which `waybill link {region} cut` cuts.
-[[uplinks]]
-region = "{region}"
 host = "127.0.0.1"
-port = {stack.links[region].port}
-[uplinks.tls]
-ca = "{stack.authority.file}"
+port = {broker_port}
 
+{mappings}
+# Records wait here until the region acknowledges them. On a vehicle: /var/lib/edge-agent.
+[buffer]
+path = {json.dumps(str(buffer))}
+prune_delay_s = 0.3
+
+# The least; the default of five minutes would delay a demo.
+[drain]
+heartbeat_s = 60
+
+# The region's broker. On a vehicle: its name, and port 8883.
+[[uplinks]]
+region = {json.dumps(region)}
+host = "127.0.0.1"
+port = {uplink_port}
+backoff_max_s = 3
+
+[uplinks.tls]
+ca = {json.dumps(str(ca))}
+
+# Once, the one-time token becomes a certificate: `waybill device expect` writes the token.
 [enrolment]
 host = "127.0.0.1"
-port = {stack.enrolment[region].port}
-ca = "{stack.authority.file}"
-token_file = "{token}"
+port = {enrolment_port}
+ca = {json.dumps(str(ca))}
+token_file = {json.dumps(str(token_file))}
+backoff_first_s = 0.5
+backoff_max_s = 2
 
+# http://127.0.0.1:PORT/status, /health and /metrics; 0: none
 [status]
-port = {book.kept(f"agent-{region}")}
+port = {status_port}
 """
 
 

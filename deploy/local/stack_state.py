@@ -1,5 +1,8 @@
 """The state of a running stack for other processes: one JSON file in its folder."""
 
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +17,8 @@ Phase = Literal["starting", "connecting", "ready", "stopping", "stopped", "faile
 
 _STATE = "stack.json"
 _MAX_BYTES = 4 << 20
+_POLL_S = 0.2
+_START_S = 600.0
 
 
 class ServerRecord(Settings):
@@ -71,3 +76,19 @@ class StackState(Settings):
         if name not in self.links:
             raise LinkControlError(name, f"no such link; this stack has {', '.join(sorted(self.links))}")
         return self.links[name]
+
+
+def wait_for_stack(folder: Path, stop: threading.Event, phases: tuple[Phase, ...] = ("ready",)) -> StackState | None:
+    """The state of the folder's stack once it is in one of these phases; None if `stop` was set before.
+
+    Raises LocalStackError when it is in none of them in time.
+    """
+    ends_s = time.monotonic() + _START_S
+    while not stop.is_set():
+        with suppress(LocalStackError, OSError):
+            if (state := StackState.load(folder)).phase in phases:
+                return state
+        if time.monotonic() > ends_s:
+            raise LocalStackError(f"the stack in {folder} is not {' or '.join(phases)} after {_START_S:.0f} s")
+        stop.wait(_POLL_S)
+    return None

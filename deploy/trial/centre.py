@@ -13,36 +13,31 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
 import pulsar
-import pyspark
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.contracts import Contracts
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Charge, RatedAccount
+from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.close import UnratedPayer, UsageReader, rate_payers
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
-from cloud_jobs.billing.usage import tracks_at
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
-from cloud_jobs.explain.explanation import explain, with_hours_again
-from cloud_jobs.explain.metered_again import meter_again
+from cloud_jobs.explain.explanation import Explanation
+from cloud_jobs.explain.issued_line import explain_charge
 from cloud_jobs.ingest.job import start_ingest
 from cloud_jobs.job_settings import SparkSettings
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.erasures import records_and_erasures
-from cloud_jobs.lake.snapshot_reads import miscounted, publications, reference_table, usage_rows
-from cloud_jobs.lake.snapshots import LakeState, newest_state
+from cloud_jobs.lake.snapshot_reads import miscounted, publications, reference_table
+from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.tables import Condition, Lake
 from cloud_jobs.lake.transactions import counter_of
 from cloud_jobs.pulsar_source import PulsarDataSource
@@ -50,9 +45,8 @@ from cloud_jobs.reference.tables import store
 from cloud_jobs.spark import start_spark
 from cloud_jobs.spark_python import SOURCE
 from cloud_jobs.usage.job import compute_usage
-from deploy.local import LocalStackError, StackState
-from deploy.local.pulsar import ClassArchive
-from deploy.local.stack_state import Phase
+from deploy.local import LocalStackError
+from deploy.local.stack_state import wait_for_stack
 from geo.reference.messages import NAMESPACE, TOPICS, Kind
 from waybill.daemon.signals import stop_on_signals
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
@@ -111,51 +105,33 @@ def draft(lake: Lake, payer: str, device: TenantDevice, period: BillingPeriod) -
     if isinstance(found, UnratedPayer):
         raise BillingError(found.reason)
     rated = found.rated
-    usage = usage_rows(lake, state, contract.devices, period.start, period.end - timedelta.resolution)
-    again = _Again(lake, state, contract, usage, reference)
     mine = [one for one in rated.charges if (one.key.tenant, one.key.device) == device and one.amount_minor]
     entered = [one for one in mine if one.key.meter is Meter.ENTRY]
     return Draft(
         period=f"{period.first_day:%Y-%m}",
         currency=rated.currency,
         net_minor=rated.net_minor,
-        lines=tuple(_line(rated, one, again) for one in mine),
+        lines=tuple(
+            _line(rated.currency, one, lambda one: explain_charge(lake, state, contract, one, reference).explanation)
+            for one in mine
+        ),
         entries=sum(one.quantity for one in entered),
         zone=", ".join(one.key.zone for one in entered),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Again:
-    lake: Lake
-    state: LakeState
-    contract: PayerContract
-    usage: Any
-    reference: Any
-
-    def explained(self, charge: Charge) -> tuple[bool | None, str]:
-        """Whether the amount of a charge and all of its hours, computed again, agree; what differs."""
-        found = explain(self.contract, self.usage, charge, is_whole=True)
-        if found.hours:
-            stored, _ = records_and_erasures(self.lake)
-            hours, device = [one.hour for one in found.hours], TenantDevice(charge.key.tenant, charge.key.device)
-            tracks = tracks_at(self.state)
-            again = meter_again(self.lake, self.state, stored, device, hours, tracks=tracks, reference=self.reference)
-            found = with_hours_again(found, again.rows, hours, is_of_other_engine=again.is_of_other_engine)
-        other = [f"{one.hour:%Y-%m-%d %H:00}" for one in found.hours if one.agrees is False]
-        doubt = f"the records of {', '.join(other)} give another usage" if other else "usage gives another amount"
-        return found.agrees, "" if found.agrees else doubt
-
-
-def _line(rated: RatedAccount, charge: Charge, again: _Again) -> DraftLine:
+def _line(currency: str, charge: Charge, explained: Callable[[Charge], Explanation]) -> DraftLine:
     key, meter = charge.key, charge.key.meter
-    amount = f"{amount_text(charge.amount_minor, rated.currency)} {rated.currency}"
+    amount = f"{amount_text(charge.amount_minor, currency)} {currency}"
     if meter is None:
         return DraftLine(f"{key.kind.value} {amount}", agrees=True)
     place = place_text(meter, key.zone)
     what = f"{meter.value}{f' {place}' if place else ''}"
     quantity = f"{quantity_text(meter, charge.quantity)} {MEASURE_OF[meter].unit}"
-    return DraftLine(f"{what}: {quantity} at {key.price} = {amount}", *again.explained(charge))
+    found = explained(charge)
+    other = [f"{one.hour:%Y-%m-%d %H:00}" for one in found.hours if one.agrees is False]
+    doubt = f"the records of {', '.join(other)} give another usage" if other else "usage gives another amount"
+    return DraftLine(f"{what}: {quantity} at {key.price} = {amount}", found.agrees, "" if found.agrees else doubt)
 
 
 # The process.
@@ -163,7 +139,6 @@ def _line(rated: RatedAccount, charge: Charge, again: _Again) -> DraftLine:
 _POLL_S: Final = 0.25
 _PULSAR_S: Final = 30
 _COLLECT_S: Final = 2.0
-_STACK_S: Final = 600.0
 _SMALL: Final = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
 _SETTINGS: Final = "cloud.toml"
 _TIME_ZONE: Final = "UTC"
@@ -293,8 +268,7 @@ def _published(settings: CloudSettings) -> dict[Kind, list[dict[str, Any]]]:
 @contextmanager
 def _session(folder: Path) -> Iterator[SparkSession]:
     """A session with the stack's settings; those of a stack that has none yet are the defaults."""
-    file = folder / _SETTINGS
-    settings = load_cloud(folder) if file.exists() else None
+    settings = load_cloud(folder) if (folder / _SETTINGS).exists() else None
     spark = start_spark(
         "waybill-try",
         settings.spark if settings else SparkSettings(),
@@ -316,75 +290,21 @@ def load_cloud(folder: Path) -> CloudSettings:
     return load(CloudSettings, folder / _SETTINGS).beside(folder)
 
 
-def spark_classes() -> ClassArchive:
-    """The archive of Spark's classes, which `make setup` writes: Spark starts with half the processor time."""
-    jars = sorted(map(str, (Path(pyspark.__file__).parent / "jars").glob("*.jar")))
-    return ClassArchive(":".join(jars), "spark")
-
-
-def write_spark_classes() -> None:
-    """Writes the archive, unless it is there: starts Spark, streams a line through it, and waits for its end."""
-    archive = spark_classes()
-    if archive.found():
-        return
-    os.environ["SPARK_SUBMIT_OPTS"] = " ".join((*_JVM, "-Xlog:disable", *archive.options()))
-    status = 1
-    try:
-        with TemporaryDirectory() as name, _session(Path(name)) as spark:
-            _warm_up(spark)
-            _stream_a_line(spark, Path(name))
-            java = SparkContext._gateway  # noqa: SLF001 - nothing else knows the process
-        assert java is not None, "a session has a gateway to its virtual machine"
-        java.shutdown()
-        java.proc.stdin.close()
-        status = java.proc.wait(_STACK_S)
-    finally:
-        archive.stopped(status)
-
-
-def _stream_a_line(spark: SparkSession, folder: Path) -> None:
-    (lines := folder / "lines").mkdir()
-    (lines / "one.txt").write_text("one\n")
-    stream = spark.readStream.text(str(lines)).writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-    query = stream.foreachBatch(lambda frame, _: frame.mapInArrow(lambda rows: rows, "value string").toArrow())
-    query.trigger(availableNow=True).start().awaitTermination(60)
-
-
-def _warm_up(spark: SparkSession) -> None:
-    """Runs a first task, which starts Spark's Python: it would do so when the first message waits."""
-    spark.range(2).mapInArrow(lambda rows: rows, "id long").toArrow()
-
-
-def _wait_for_stack(folder: Path, stop: threading.Event, *phases: Phase) -> None:
-    """Raises LocalStackError when the stack is in none of these phases in time."""
-    ends_s = time.monotonic() + _STACK_S
-    while not stop.is_set() and time.monotonic() < ends_s:
-        try:
-            if StackState.load(folder).phase in phases:
-                return
-        except LocalStackError:
-            pass
-        stop.wait(_POLL_S)
-    if not stop.is_set():
-        raise LocalStackError(f"the stack in {folder} is not ready after {_STACK_S:.0f} s")
-
-
 def main(arguments: Sequence[str]) -> int:
     folder, tenant, device, payer, file = arguments
     events = CentreEvents(Path(file))
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*_JVM, *spark_classes().found())))
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(_JVM))
     try:
         with _session(Path(folder)) as spark, stop_on_signals() as stop:
             events.say("spark")
-            _warm_up(spark)
+            # starts Spark's Python, which it would do when the first message waits
+            spark.range(2).mapInArrow(lambda rows: rows, "id long").toArrow()
             # its settings are there before its topics
-            _wait_for_stack(Path(folder), stop, "connecting", "ready")
-            if not stop.is_set():
+            if wait_for_stack(Path(folder), stop, ("connecting", "ready")):
                 settings = load_cloud(Path(folder))
                 settings.tables.create()
-                _wait_for_stack(Path(folder), stop, "ready")
-            if not stop.is_set():
-                CentreLoop(spark, settings, TenantDevice(tenant, device), payer, events).run(stop)
+                if wait_for_stack(Path(folder), stop):
+                    CentreLoop(spark, settings, TenantDevice(tenant, device), payer, events).run(stop)
     except (CloudError, LocalStackError, SettingsError, PulsarAccessError, pulsar.PulsarException, OSError) as error:
         events.say("failed", why=str(error))
         return 1

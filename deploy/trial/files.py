@@ -6,13 +6,10 @@ import hashlib
 import json
 import re
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from deploy.trial.servers import Place
-
-_HEARTBEAT_S: Final = 60
 
 
 def one_region(topology: str, region: str) -> str:
@@ -28,73 +25,6 @@ def one_region(topology: str, region: str) -> str:
     assert f'[regions.{region}]\ncluster = "hq"' in kept, "it is a region of the stack"
     kept = kept[kept.index("centre = ") :]
     return f"# One region of deploy/local/topology.toml at the centre's cluster, made by `waybill try`.\n{kept}"
-
-
-def agent_text(
-    *,
-    device: str,
-    tenant: str,
-    folder: Path,
-    region: str,
-    broker_port: int,
-    uplink_port: int,
-    enrolment_port: int,
-    ca: Path,
-    token_file: Path,
-    status_port: int,
-    preset: str,
-) -> str:
-    """`agent.toml`, as the agent reads it."""
-    mapping = f"""
-# What the sensors send; without it only the contract of docs/sensors.md is read.
-[[mappings]]
-name = "sensors"
-preset = {json.dumps(preset)}
-""" if preset else ""  # fmt: skip
-    return f"""# The agent of {tenant}/{device}, made by `waybill try`. On a vehicle: /etc/waybill/agent.toml.
-#   edge-agent check-config --config this
-#   edge-agent run --config this
-
-[device]
-tenant = {json.dumps(tenant)}
-id = {json.dumps(device)}
-
-# The vehicle's own broker, at which sensors publish.
-[intake]
-host = "127.0.0.1"
-port = {broker_port}
-{mapping}
-# Records wait here until the region acknowledges them. On a vehicle: /var/lib/edge-agent.
-[buffer]
-path = {json.dumps(str(folder / "buffer"))}
-prune_delay_s = 0.3
-
-[drain]
-heartbeat_s = {_HEARTBEAT_S}
-
-# The region's broker. On a vehicle: its name, and port 8883.
-[[uplinks]]
-region = {json.dumps(region)}
-host = "127.0.0.1"
-port = {uplink_port}
-backoff_max_s = 2
-
-[uplinks.tls]
-ca = {json.dumps(str(ca))}
-
-# Once, the one-time token becomes a certificate: `waybill device expect` writes the token.
-[enrolment]
-host = "127.0.0.1"
-port = {enrolment_port}
-ca = {json.dumps(str(ca))}
-token_file = {json.dumps(str(token_file))}
-backoff_first_s = 0.5
-backoff_max_s = 2
-
-# http://127.0.0.1:{status_port}/status, /health and /metrics
-[status]
-port = {status_port}
-"""
 
 
 def fence_text(name: str, place: Place, radius_m: float, priority: int = 0) -> str:

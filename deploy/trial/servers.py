@@ -27,7 +27,7 @@ from deploy.local.cli import start_in_background, stop_running
 from deploy.local.errors import StackInUse
 from deploy.local.folder import claim, hold, holder
 from deploy.local.stack import DEFAULT_TOPOLOGY
-from deploy.local.stack_state import Phase
+from deploy.local.stack_state import Phase, wait_for_stack
 from deploy.trial.errors import TrialError
 from deploy.trial.files import one_region
 from deploy.trial.ladder import Component, ComponentSeen, FenceEntered, LineDrafted, Observation, RecordsStored
@@ -35,7 +35,6 @@ from deploy.trial.ladder import Component, ComponentSeen, FenceEntered, LineDraf
 TENANT: Final = "fleet"
 HOST: Final = "127.0.0.1"
 POLL_S: Final = 0.2
-_STACK_S: Final = 600.0
 _STOP_S: Final = 90.0
 _ORDERLY_S: Final = 20.0
 _CENTRE: Final = "centre"
@@ -91,6 +90,8 @@ class TrialServers:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _failed: LocalStackError | None = None
     """Why the stack did not start."""
+    _no_stack: threading.Event = field(default_factory=threading.Event)
+    """The trial has ended, or the stack did not start."""
     _goes: bool = False
     """Whether the device's folder is removed at the end: one that an earlier trial kept stays."""
 
@@ -133,6 +134,7 @@ class TrialServers:
     def stop(self) -> None:
         """Ends everything that this trial started, the newest first; a stack that ran before stays."""
         self.ended.set()
+        self._no_stack.set()
         with self._lock:
             servers = [*reversed(self._servers)]
         for server in servers:
@@ -192,17 +194,6 @@ class TrialServers:
             server.start()
         return server
 
-    def until(self, is_true: Callable[[], bool], timeout_s: float, what: str) -> bool:
-        """Whether it came true before the trial ended. Raises TrialError when the time is over."""
-        ends_s = time.monotonic() + timeout_s
-        while not self.ended.is_set():
-            if is_true():
-                return True
-            if time.monotonic() > ends_s:
-                raise TrialError(f"{what} after {timeout_s:.0f} s")
-            self.ended.wait(POLL_S)
-        return False
-
     # The stack, and the jobs of the centre.
 
     def _stack(self) -> None:
@@ -217,41 +208,23 @@ class TrialServers:
             start_in_background(self.settings.folder, arguments)
         except LocalStackError as error:
             self._failed = error
+            self._no_stack.set()
             raise
         self.say(ComponentSeen(Component.STACK, True))
 
-    def _state(self) -> StackState | None:
-        try:
-            return StackState.load(self.settings.folder)
-        except (LocalStackError, OSError):
-            return None
-
     def stack_addresses(self) -> StackState:
         """The addresses of the stack, which are known before it is ready. Raises TrialError, LocalStackError."""
-        region, found = self.settings.region, list[StackState]()
-
-        def has_addresses() -> bool:
-            if self._failed is not None:
-                raise self._failed
-            state = self._state()
-            if state is not None and any(one.name == f"enrolment-{region}" for one in state.servers):
-                found.append(state)
-            return bool(found)
-
-        self.until(has_addresses, _STACK_S, "the stack has no addresses")
-        if not found:
-            raise TrialError("interrupted")
-        return found[0]
+        state = wait_for_stack(self.settings.folder, self._no_stack, ("starting", "connecting", "ready"))
+        if state is None:
+            raise self._failed or TrialError("interrupted")
+        return state
 
     def wait_for_stack(self, *phases: Phase) -> bool:
-        """Whether the stack came into one of these phases, or is ready, before the trial ended. Raises TrialError."""
-        wanted = phases or ("ready",)
+        """Whether the stack came into one of these phases, or is ready, before the trial ended.
 
-        def has_come() -> bool:
-            state = self._state()
-            return state is not None and state.phase in wanted
-
-        return self.until(has_come, _STACK_S, "the stack is not ready")
+        Raises LocalStackError.
+        """
+        return wait_for_stack(self.settings.folder, self._no_stack, phases or ("ready",)) is not None
 
     def _centre(self) -> None:
         self.say(ComponentSeen(Component.CENTRE, False))

@@ -32,8 +32,10 @@ from deploy.local import (
     stack_operator,
     wait_all,
 )
+from deploy.local.daemons import read_daemons
+from deploy.local.stack_settings import agent_text
 from deploy.trial.errors import TrialError
-from deploy.trial.files import agent_text, contracts_text, fence_text
+from deploy.trial.files import contracts_text, fence_text
 from deploy.trial.ladder import AgentSeen, AlertRaised, Component, ComponentSeen
 from deploy.trial.phone import PhoneListener
 from deploy.trial.servers import HOST, POLL_S, TENANT, Place, TrialServers, TrialSettings
@@ -41,14 +43,12 @@ from deploy.trial.sources import Fix, Message, MessageReader, apart_m
 from edge_agent.config import AgentSettings
 from edge_agent.enrolment.certificates import certificate_folder
 from edge_agent.mapping.parser import compile_mappings
-from gateway.errors import AlertsUnread, NoAnswer
-from gateway.status import GatewayStatus
-from gateway.status_answer import read_answer
+from gateway.errors import AlertsUnread
 from gateway.webhooks.config import NotifierSettings
 from gateway.webhooks.intake import AlertTopic
 from gateway.webhooks.tail import TailFilter, tail
 from geo.alerts import Alert
-from waybill.daemon.status_reader import StatusEndpoint, StatusUnavailable, fetch_status
+from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.identity.errors import IdentityError
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client
 from waybill.settings import SettingsError, load
@@ -125,10 +125,12 @@ class Trial:
     def _write_settings(self, state: StackState) -> None:
         region = self.settings.region
         enrolment = state.address(f"enrolment-{region}", "url").rpartition(":")[2]
+        preset = self.settings.preset
+        head = f"# The agent of {TENANT}/{self.settings.device}, made by `waybill try`."
         text = agent_text(
             device=self.settings.device,
             tenant=TENANT,
-            folder=self.folder,
+            buffer=self.folder / "buffer",
             region=region,
             broker_port=self.broker_port,
             uplink_port=state.link(region).port,
@@ -136,9 +138,9 @@ class Trial:
             ca=self.settings.folder / "access" / "authority.pem",
             token_file=self.token_file,
             status_port=self.servers.book.port("agent"),
-            preset=self.settings.preset,
+            mappings=f'[[mappings]]\nname = "sensors"\npreset = "{preset}"\n' if preset else "",
         )
-        self.config.write_text(text)
+        self.config.write_text(f"{head}\n{text}")
         self.config.chmod(0o640)
 
     def _start_vehicle(self) -> None:
@@ -312,21 +314,15 @@ class Trial:
         return self.servers.add(daemon)
 
     def _wait_healthy(self, server: Server | None, component: Component) -> None:
-        if server is not None and not self.servers.until(server.check, _DAEMON_S, f"{component} is not ready"):
-            return
+        if server is not None:
+            wait_all([server], _DAEMON_S)
         self.servers.say(ComponentSeen(component, True))
 
     def _poll_gateway(self) -> None:
-        config = self.settings.folder / f"gateway-{self.settings.region}.toml"
-        endpoint = StatusEndpoint(port=tomllib.loads(config.read_text())["status"]["port"])
         while not self.servers.ended.wait(1.0):
-            try:
-                status = read_answer(endpoint, "status", GatewayStatus, "no gateway")
-                healthy, why = status.healthy, status.last_error
-            except NoAnswer as error:
-                healthy, why = False, str(error)
-            command = "" if healthy else f"fleet-gateway status --config {config}"
-            self.servers.say(ComponentSeen(Component.GATEWAY, healthy, "" if healthy else why, command))
+            for one in read_daemons(self.settings.folder):
+                if one.program == "fleet-gateway run" and Path(one.config).stem == f"gateway-{self.settings.region}":
+                    self.servers.say(ComponentSeen(Component.GATEWAY, not one.is_wrong, one.problem, one.next))
 
     # Reference data and the centre.
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from edge_agent.config import AgentSettings, UplinkSettings
-from edge_agent.errors import NoCertificate
+from edge_agent.errors import LinkError
 from waybill.daemon.durable_file import replace_durably, sync_folder
 from waybill.identity.errors import IdentityError
 from waybill.settings import open_file
@@ -96,14 +96,14 @@ class UplinkCertificates:
         """Why the newest certificate is not in use, or ""."""
 
     def with_certificate(self, uplink: UplinkSettings) -> UplinkSettings:
-        """Adds the device's certificate to an uplink with TLS and no certificate of its own. Raises NoCertificate."""
+        """Adds the device's certificate to an uplink with TLS and no certificate of its own. Raises LinkError."""
         if uplink.tls is None or uplink.tls.certificate is not None:
             return uplink
         with self._lock:
             current, following = self._folder.current(), self._folder.next()
             held = current if self._next_failed and current is not None else following or current
         if held is None:
-            raise NoCertificate(f"{uplink.region}: the device has no operational certificate yet; records are kept")
+            raise LinkError(f"{uplink.region}: the device has no operational certificate yet; records are kept")
         tls = uplink.tls.model_copy(update={"certificate": held.path, "key": held.path})
         return uplink.model_copy(update={"tls": tls})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -19,11 +18,9 @@ from edge_agent.vehicle_broker import (
     ARRIVED_TOPIC,
     DROPPED_TOPIC,
     KNOWN,
-    MAX_LATE_S,
-    REFUSED,
     UNPROVEN,
-    ArrivalMarker,
     BrokerWatch,
+    marker_topic,
 )
 from waybill.daemon.backoff import Backoff
 from waybill.mqtt.mqtt_client import MqttMessage, MqttSessionOptions
@@ -61,9 +58,9 @@ class IntakeLoop:
         self._stopping = threading.Event()
         self.connected = False
         self.broker_watch = BrokerWatch(intake.kept_counters)
-        self.arrivals = ArrivalMarker(random, is_needed=intake.parser.needs_arrivals)
+        self._random = random
+        self._marker_topic = marker_topic(settings.client_id)
         self._logged_arrivals = KNOWN
-        self._polled_s = -math.inf
         self.heartbeat_s = time.monotonic()
         """When the thread was last seen alive, by the monotonic clock."""
 
@@ -109,20 +106,15 @@ class IntakeLoop:
         self.broker_watch.on_connected(time.monotonic(), resumed=session.session_present, was_connected=was_connected)
         self.intake.on_connected(resumed=session.session_present)
         self._subscribe(session)
-        self._polled_s = time.monotonic()
-        self.arrivals.on_connected(self._polled_s, resumed=session.session_present)
         while not self._stopping.is_set():
             late_s = self.intake.add_late_records(time.monotonic())
             due_s = self.intake.due_in(time.monotonic())
             if due_s == 0 or self.intake.is_full:
                 self._commit(session)
             waits_s = [one for one in (due_s, late_s) if one is not None]
-            if self.arrivals.is_needed:
-                self._prove_arrivals(session)
+            if self.intake.arrivals.is_needed:
+                self._mark_arrivals(session)
             session.poll(min(waits_s, default=LONGEST_WAIT_S))
-            self._polled_s = time.monotonic()
-            if self.intake.unacknowledged >= settings.receive_maximum:
-                self.arrivals.on_full_window(self._polled_s)
             if session.is_subscribed and not self.connected:
                 self.connected = True
                 self._backoff.reset()
@@ -149,8 +141,8 @@ class IntakeLoop:
         for topic in self._topics:
             session.subscribe(topic, takes_retained=False)
         session.watch(DROPPED_TOPIC)
-        if self.arrivals.is_needed:
-            session.watch(ARRIVED_TOPIC, qos=1)
+        if self.intake.arrivals.is_needed:
+            session.watch(self._marker_topic, qos=1)
 
     def _store_subscriptions(self, session: MqttSession) -> None:
         if session.kept_topics:
@@ -160,46 +152,42 @@ class IntakeLoop:
     @property
     def _filters(self) -> set[str]:
         """The filters of the session that outlive a connection."""
-        return {*self._topics, ARRIVED_TOPIC} if self.arrivals.is_needed else {*self._topics}
+        return {*self._topics, self._marker_topic} if self.intake.arrivals.is_needed else {*self._topics}
 
-    def _prove_arrivals(self, session: MqttSession) -> None:
-        """Publishes a marker if one is due. Call it before each `poll`: nothing was read since the last one."""
-        now_s = time.monotonic()
-        if now_s - self._polled_s > MAX_LATE_S:
-            self.arrivals.on_stall(now_s)
-        for _, reason in session.take_publish_results():
-            self.arrivals.on_answer(now_s, is_accepted=reason.value == 0)
-        marker = self.arrivals.take_publication(now_s)
-        if marker is not None:
-            session.publish(ARRIVED_TOPIC, marker)
-        self.intake.knows_arrivals = self.arrivals.are_known
-        state = self.arrivals.state(now_s)
+    def _mark_arrivals(self, session: MqttSession) -> None:
+        """Publishes a marker if one is due."""
+        arrivals, now_us = self.intake.arrivals, self._take_answers(session)
+        if arrivals.is_due(now_us):
+            nonce = b"%016x" % self._random.getrandbits(64)
+            arrivals.on_published(nonce, now_us)
+            session.publish(self._marker_topic, nonce)
+        state = arrivals.state(now_us)
         if state == self._logged_arrivals:
             return
         self._logged_arrivals = state
         raw = self.intake.counters.malformed.get(NO_ARRIVAL, 0)
-        if state in {REFUSED, UNPROVEN}:
-            advice = f"the vehicle's broker must let this user publish and read {ARRIVED_TOPIC}"
+        if state == UNPROVEN:
+            advice = f"the vehicle's broker must let this user publish and read {self._marker_topic}"
             log.warning("messages without a time of their own cannot be timed", arrivals=state, raw=raw, advice=advice)
         else:
             log.info("messages without a time of their own", arrivals=state, raw=raw)
 
+    def _take_answers(self, session: MqttSession) -> int:
+        """Reads whether the broker refused a marker, or nothing subscribes to it; returns the monotonic time."""
+        _, now_us = self.intake.check_clocks()
+        if any(reason.value for _, reason in session.take_publish_results()):
+            self.intake.arrivals.on_refused(now_us)
+        return now_us
+
     def _on_message(self, message: MqttMessage) -> None:
+        assert self._session is not None
         if message.topic == DROPPED_TOPIC:
             self.broker_watch.on_dropped(message.payload, time.monotonic(), self._wall_ms())
-            return
-        if message.topic == ARRIVED_TOPIC:
-            self._on_marker(message)
-            return
-        if self.intake.receive(message, time.monotonic()):
-            assert self._session is not None
+        elif message.topic.startswith(ARRIVED_TOPIC):
+            self.intake.arrivals.on_received(message.payload)
             self._session.acknowledge(message.mid)
-
-    def _on_marker(self, message: MqttMessage) -> None:
-        assert self._session is not None
-        self._session.acknowledge(message.mid)
-        self.arrivals.on_received(message.payload, time.monotonic())
-        self.intake.knows_arrivals = self.arrivals.are_known
+        elif self.intake.receive(message, time.monotonic()):
+            self._session.acknowledge(message.mid)
 
     def _declare_dropped(self) -> None:
         # after a failed commit a waiting record declares it already
@@ -227,4 +215,6 @@ class IntakeLoop:
     def _close_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            # Mosquitto 2.0.11 closes the connection with its refusal.
+            self._take_answers(session)
             session.close()

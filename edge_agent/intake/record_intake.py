@@ -26,6 +26,7 @@ from edge_agent.store.batch_rows import Arrival, PendingRecord, RedeliveryMatche
 from edge_agent.store.buffer import Buffer
 from edge_agent.store.database import BufferCounters
 from edge_agent.store.retention import BufferRetention
+from edge_agent.vehicle_broker import ArrivalMarker
 from waybill.mqtt.mqtt_client import MqttMessage
 from waybill.record import (
     MAX_DEVICE_TIME_US,
@@ -198,17 +199,11 @@ class Intake:
         self.unreadable = UnreadableMessages()
         self.is_failing = False
         """Whether the last commit failed."""
-        self.knows_arrivals = True
-        """Whether messages come when they reach the broker. Otherwise those without a time of their own stay raw."""
+        self.arrivals = ArrivalMarker(is_needed=parts.parser.needs_arrivals)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
-
-    @property
-    def unacknowledged(self) -> int:
-        """Messages whose PUBACK waits for a commit."""
-        return len(self._mids)
 
     @property
     def kept_counters(self) -> BufferCounters:
@@ -269,7 +264,9 @@ class Intake:
         """`resumed`: the broker knows the session and may deliver again."""
         self._resumption = RedeliveryMatcher(self._parts.buffer.recent.arrivals()) if resumed else None
         self._unproven.clear()
-        self._watermark.on_connected(self._parts.clocks.monotonic_us(), resumed=resumed)
+        now_us = self._parts.clocks.monotonic_us()
+        self._watermark.on_connected(now_us, resumed=resumed)
+        self.arrivals.on_connected(now_us, resumed=resumed)
 
     def on_disconnected(self) -> None:
         """The broker delivers unacknowledged messages again, and the recent arrivals show that."""
@@ -357,7 +354,7 @@ class Intake:
     def _enqueue(self, message: MqttMessage, arrival: Arrival, parsed: tuple[Parsed, ...], now_s: float) -> None:
         topic = message.topic
         wall_us, monotonic_us = self.check_clocks()
-        if not self.knows_arrivals:
+        if not self.arrivals.are_known(monotonic_us):
             parsed = self.parser.without_arrival(parsed, topic, message.payload)
         parsed = self.parser.accept(parsed, topic, monotonic_us)
         is_urgent = False
@@ -369,25 +366,8 @@ class Intake:
                 self.unreadable.readable_at_s = now_s
             for name in one.left_out:
                 _count(self.counters.left_out_members, name[:MAX_NAME_CHARACTERS])
-            time_us = _within_wire(wall_us) if one.device_time_us is None else one.device_time_us
-            index = self._class_of(topic, one)
-            is_urgent = is_urgent or self._urgent[index]
-            pending = PendingRecord(
-                index,
-                one.body,
-                time_us,
-                monotonic_us,
-                self._parts.clocks.boot,
-                arrival,
-                topic=topic,
-                payload=one.payload,
-                continues=place > 0,
-                mapping=one.mapping,
-            )
-            # A message sent before the jump has the time of the former clock.
-            pending = self._corrected(pending, self._jump) if self._jump else pending
-            self._waiting.append(pending)
-            self._waiting_bytes += len(one.payload)
+            pending = self._append(topic, one, arrival, (wall_us, monotonic_us), continues=place > 0)
+            is_urgent = is_urgent or self._urgent[pending.class_index]
             self._observe_time(
                 pending.device_time_us, wall_us, monotonic_us, is_kept=message.qos and one.device_time_us
             )
@@ -398,8 +378,28 @@ class Intake:
         self.counters.messages += 1
         self._group.add(now_s, size, urgent=is_urgent, records=len(parsed))
 
-    def _class_of(self, topic: str, one: Parsed) -> int:
-        return self._classify(topic, type(one.body) if one.mapping else None)
+    def _append(
+        self, topic: str, one: Parsed, arrival: Arrival, at_us: tuple[int, int], *, continues: bool = False
+    ) -> PendingRecord:
+        """Adds a record that arrived at a wall and a monotonic time, the first of which it has without its own."""
+        wall_us, monotonic_us = at_us
+        pending = PendingRecord(
+            self._classify(topic, type(one.body) if one.mapping else None),
+            one.body,
+            _within_wire(wall_us) if one.device_time_us is None else one.device_time_us,
+            monotonic_us,
+            self._parts.clocks.boot,
+            arrival,
+            topic=topic,
+            payload=one.payload,
+            continues=continues,
+            mapping=one.mapping,
+        )
+        # A message sent before the jump has the time of the former clock.
+        pending = self._corrected(pending, self._jump) if self._jump else pending
+        self._waiting.append(pending)
+        self._waiting_bytes += len(one.payload)
+        return pending
 
     def add_late_records(self, now_s: float) -> float | None:
         """Adds records that became due without a message; returns the seconds until the next one is due, if any."""
@@ -408,26 +408,10 @@ class Intake:
             return due_s
         wall_us, monotonic_us = self.check_clocks()
         for topic, one, arrival_us in self.parser.expire(monotonic_us):
-            index = self._class_of(topic, one)
-            arrived_us = _within_wire(wall_us - (monotonic_us - arrival_us))
-            time_us = arrived_us if one.device_time_us is None else one.device_time_us
-            of, boot = arrival_of(0, topic, one.payload), self._parts.clocks.boot
-            pending = PendingRecord(
-                index,
-                one.body,
-                time_us,
-                arrival_us,
-                boot,
-                of,
-                topic=topic,
-                payload=one.payload,
-                mapping=one.mapping,
-            )
-            pending = self._corrected(pending, self._jump) if self._jump else pending
-            self._waiting.append(pending)
-            self._waiting_bytes += len(one.payload)
+            arrived_us, of = wall_us - (monotonic_us - arrival_us), arrival_of(0, topic, one.payload)
+            pending = self._append(topic, one, of, (arrived_us, arrival_us))
             self._observe_time(pending.device_time_us, wall_us, monotonic_us, is_kept=False)
-            self._group.add(now_s, len(one.payload), urgent=self._urgent[index])
+            self._group.add(now_s, len(one.payload), urgent=self._urgent[pending.class_index])
         return self.parser.due_in(monotonic_us)
 
     def add_own_record(self, topic: str, body: Event, counts: Mapping[str, int], *, now_s: float) -> None:

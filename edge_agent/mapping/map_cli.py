@@ -22,6 +22,7 @@ from edge_agent.intake.messages import Parsed
 from edge_agent.mapping.examples import described
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.suggestion import MAX_SAMPLES, Sample, propose, read_samples
+from edge_agent.vehicle_broker import ARRIVED_TOPIC
 from waybill.record import MAX_RAW_BYTES, NO_MAPPING
 from waybill.settings import printable
 
@@ -274,7 +275,7 @@ def _listen(
     def take(message: MqttMessage) -> None:
         nonlocal left
         # As for the agent: what the broker retained is old, and an empty message only deletes it.
-        if left > 0 and message.payload and not message.retain:
+        if left > 0 and message.payload and not message.retain and not message.topic.startswith(ARRIVED_TOPIC):
             left -= 1
             on_sample(Sample(message.topic, message.payload), time.monotonic_ns() // 1_000)
         session.acknowledge(message.mid)

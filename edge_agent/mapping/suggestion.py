@@ -19,6 +19,7 @@ from edge_agent.intake.messages import TIME_UNITS, YEAR_2000_S, YEAR_2100_S, rea
 from edge_agent.mapping.formats import UndecodableMessage, decode_json
 from edge_agent.mapping.parser import compile_mappings
 from edge_agent.mapping.settings import MappingSettings, preset_names
+from edge_agent.vehicle_broker import ARRIVED_TOPIC
 from waybill.record import NO_MAPPING
 from waybill.settings import printable
 
@@ -99,7 +100,7 @@ def read_samples(text: str) -> list[Sample]:
             # The second sentence of a message that `mosquitto_sub -v` printed over several lines.
             last = samples.pop()
             samples.append(Sample(last.topic, last.payload + b"\r\n" + line.encode()))
-        elif (sample := _sample(line)) is not None:
+        elif (sample := _sample(line)) is not None and not sample.topic.startswith(ARRIVED_TOPIC):
             samples.append(sample)
     if not samples:
         raise SamplesUnreadable(

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from edge_agent.config import DeviceSettings, UplinkSettings
-from edge_agent.errors import LinkError, LinkRefused
+from edge_agent.errors import LinkError
 from edge_agent.uplink.mqtt_session import MqttSession
 from edge_agent.uplink.protocol import (
     CertificateAnswer,
@@ -95,7 +95,7 @@ class MqttUplink:
         self._session.poll(timeout_s)
         for topic, reason in self._session.take_publish_results():
             if reason.is_failure and topic != self._certificates.get(EnrolmentChannel.REQUEST):
-                raise LinkRefused(f"{self.region}: the broker refuses batches: {reason}")
+                raise LinkError(f"{self.region}: the broker refuses batches: {reason}")
             if topic != self._topics[DeviceChannel.BATCH]:
                 continue
             # A broker answers in the order of the messages (MQTT 5, 4.6).

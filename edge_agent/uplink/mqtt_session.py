@@ -15,7 +15,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edge_agent.errors import LinkClosed, LinkError, LinkRefused
+from edge_agent.errors import LinkClosed, LinkError
 from waybill.daemon.signals import WakeUp
 from waybill.mqtt.broker_settings import BrokerSettings
 from waybill.mqtt.mqtt_client import LARGEST_PACKET, RECEIVE_MAXIMUM, MqttClient, MqttMessage, MqttSessionOptions
@@ -125,7 +125,7 @@ class MqttSession:
         if self._connack.is_failure:
             raise self._refused(self._connack)
         if not self._takes_qos_1:
-            raise LinkRefused(f"{self._address} does not accept QoS 1")
+            raise LinkError(f"{self._address} does not accept QoS 1")
         self._is_open = True
 
     def _connect(self) -> None:
@@ -229,8 +229,8 @@ class MqttSession:
     def _address(self) -> str:
         return f"{self._broker.host}:{self._broker.port}"
 
-    def _refused(self, connack: ReasonCode) -> LinkRefused:
-        return LinkRefused(f"{self._address} refused: {_ADVICE.get(connack.value, connack)}")
+    def _refused(self, connack: ReasonCode) -> LinkError:
+        return LinkError(f"{self._address} refused: {_ADVICE.get(connack.value, connack)}")
 
     def _error(self, text: str) -> LinkError:
         return LinkError(f"{self._address}: {text}")

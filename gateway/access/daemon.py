@@ -198,7 +198,7 @@ class AccessDaemon:
             self._enrolment.prepare()
 
     def run(self, stop: Event) -> None:
-        """Serve until `stop` is set. Raises AddressTaken, ClockSetBack, ThreadEnded, CacheUnavailable."""
+        """Serve until `stop` is set. Raises AddressTaken, GatewayError, ThreadEnded, CacheUnavailable."""
         # First, because the broker may be waiting for its files.
         self.prepare()
         with (

@@ -22,7 +22,7 @@ from gateway.access.enrolment_service import RegionEnrolment
 from gateway.access.issued import IssuedReader, IssuedToDevice
 from gateway.access.revocation import ListRefused, OwnList, RevocationList, read_list_message
 from gateway.access.status import AccessMetrics
-from gateway.errors import ClockSetBack, GatewayError, last_line
+from gateway.errors import GatewayError, last_line
 from waybill.identity.registry_messages import DevicePublication
 from waybill.pulsar.compacted_topic import TopicMessage, TopicStanding
 
@@ -159,7 +159,7 @@ class AccessLoop:
         self._events.put(event)
 
     def turn(self) -> None:
-        """Wait for events, at most for a second, and do what is due. Raises ClockSetBack."""
+        """Wait for events, at most for a second, and do what is due. Raises GatewayError."""
         self._take_events()
         if self._monotonic() >= self._tick_at_s:
             self._tick_at_s = self._monotonic() + TICK_S
@@ -263,7 +263,7 @@ class AccessLoop:
         ahead_s = now_s - self._monotonic()
         # Certificates that had ended by the former clock were forgotten; a start reads them again.
         if ahead_s < self._clock_ahead_s - CLOCK_BACK_S:
-            raise ClockSetBack("the clock was set back by more than an hour: everything is read again after a start")
+            raise GatewayError("the clock was set back by more than an hour: everything is read again after a start")
         self._clock_ahead_s = ahead_s
         try:
             if not self._core.is_ready:

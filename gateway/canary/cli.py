@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import structlog
 import typer
 
+from gateway.commands import checked_settings, errors_as_messages, say_warnings
+from gateway.errors import NoAnswer
 from waybill.daemon.stack_folder import registered
-from waybill.settings import SettingsError, load
+from waybill.settings import load
 
-if TYPE_CHECKING:
-    from gateway.canary.config import CanarySettings
-
-
+_PROGRAM: Final = "waybill canary"
 _WIDTH: Final = None if sys.stdout.isatty() else 140
 app = typer.Typer(
     rich_markup_mode=None,
@@ -38,18 +35,21 @@ def run(*, config: ConfigOption) -> None:
 
     Example: waybill canary run --config canary.toml
     """
-    settings = _checked(config)
-    from gateway.canary.checks import warnings
+    from cloud_jobs.errors import CloudError
+    from deploy.local import LocalStackError
+    from gateway.canary.checks import problems, warnings
+    from gateway.canary.config import CanarySettings
     from gateway.canary.service import run_canary
     from waybill.daemon.logs import start_logging
     from waybill.daemon.signals import stop_on_signals
 
-    start_logging(settings.log)
-    for problem in warnings(settings, time.time()):
-        structlog.get_logger("canary").warning("configuration", problem=problem)
-    served = registered("waybill canary run", config, settings.status.host, settings.status.port)
-    with _errors_as_messages(), served, stop_on_signals() as stop:
-        run_canary(settings, stop)
+    with errors_as_messages(_PROGRAM, CloudError, LocalStackError), stop_on_signals() as stop:
+        settings = checked_settings(CanarySettings, config, problems)
+        start_logging(settings.log)
+        for problem in warnings(settings, time.time()):
+            structlog.get_logger("canary").warning("configuration", problem=problem)
+        with registered("waybill canary run", config, settings.status.host, settings.status.port):
+            run_canary(settings, stop)
 
 
 @app.command("check-config")
@@ -60,11 +60,12 @@ def check_config(*, config: ConfigOption) -> None:
 
     Example: waybill canary check-config --config canary.toml
     """
-    settings = _checked(config)
-    from gateway.canary.checks import warnings
+    from gateway.canary.checks import problems, warnings
+    from gateway.canary.config import CanarySettings
 
-    for problem in warnings(settings, time.time()):
-        typer.echo(f"{config}: warning: {problem}", err=True)
+    with errors_as_messages(_PROGRAM):
+        settings = checked_settings(CanarySettings, config, problems)
+    say_warnings(config, partial(warnings, settings))
     watched = ", ".join(hop.value for hop in settings.watched)
     typer.echo(f"{config}: valid. Canary {settings.tenant}/{settings.device} of region {settings.region}: {watched}")
 
@@ -80,17 +81,18 @@ def status(
 
     Example: waybill canary status --config canary.toml
     """
-    settings = _settings(config)
     from rich.console import Console
 
-    from gateway.canary.errors import CanaryNotRunning
+    from gateway.canary.config import CanarySettings
     from gateway.canary.status import read_canary_status, status_table
 
-    try:
-        answer = read_canary_status(settings)
-    except CanaryNotRunning as error:
-        typer.echo(f"waybill canary: {error}", err=True)
-        raise typer.Exit(3) from error
+    with errors_as_messages(_PROGRAM):
+        settings = load(CanarySettings, config)
+        try:
+            answer = read_canary_status(settings)
+        except NoAnswer as error:
+            typer.echo(f"{_PROGRAM}: {error}", err=True)
+            raise typer.Exit(3) from error
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
     else:
@@ -117,50 +119,16 @@ def setup(
 
     Example: waybill canary setup --config canary.toml --out canary-eu
     """
-    settings = _settings(config)
+    from gateway.canary.config import CanarySettings
     from gateway.canary.reference import contracts_text, fence_text, write_reference
 
     # a month is billed as a whole
     begin = since or datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    with _errors_as_messages():
+    with errors_as_messages(_PROGRAM):
+        settings = load(CanarySettings, config)
         contracts = contracts_text(settings, begin.replace(tzinfo=begin.tzinfo or UTC))
         written = write_reference(out, fence_text(settings), contracts, replace=replace)
     typer.echo(f"written: {' and '.join(map(str, written))}")
     typer.echo("to check and to publish them:")
     typer.echo(f"  waybill reference check {out} --lake {settings.lake or 'LAKE'}")
     typer.echo(f'  waybill reference put {out} --config cloud.toml --key YOUR.key --reason "a canary"')
-
-
-@contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    from cloud_jobs.errors import CloudError
-    from deploy.local import LocalStackError
-    from gateway.canary.errors import CanaryError
-    from waybill.daemon.errors import DaemonError
-
-    try:
-        yield
-    except (CanaryError, CloudError, DaemonError, LocalStackError, OSError) as error:
-        typer.echo(f"waybill canary: {error}", err=True)
-        raise typer.Exit(1) from error
-
-
-def _settings(config: Path) -> CanarySettings:
-    from gateway.canary.config import CanarySettings
-
-    try:
-        return load(CanarySettings, config)
-    except SettingsError as error:
-        typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-
-
-def _checked(config: Path) -> CanarySettings:
-    """The settings, if the files that they name can be used here too."""
-    settings = _settings(config)
-    from gateway.canary.checks import problems
-
-    if found := problems(settings):
-        typer.echo("\n".join(f"{config}: {one}" for one in found), err=True)
-        raise typer.Exit(os.EX_CONFIG)
-    return settings

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gateway.canary.config import CanaryScript
-from gateway.canary.errors import ProbeCut
+from gateway.errors import ProbeCut
 from simulator import BrokerAddress, PublishSettings, SimulatorError, VehicleMessage, publish
 from simulator.messages import canary, position
 from waybill.record import VEHICLE_CANARY, VEHICLE_POSITION

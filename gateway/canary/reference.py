@@ -10,7 +10,7 @@ from typing import Final
 
 from cloud_jobs.billing.units import amount_text
 from gateway.canary.config import CanaryScript, CanarySettings
-from gateway.canary.errors import CanaryError
+from gateway.errors import CanaryError
 
 # Expected charges of the canary's account. Pure.
 

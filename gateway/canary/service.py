@@ -15,7 +15,6 @@ import structlog
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook, Server
 from gateway.canary.checks import agent_settings, settings_toml
 from gateway.canary.config import LAKE_HOPS, CanarySettings, Hop, WatchedCluster
-from gateway.canary.errors import CanaryError, ProbeCut
 from gateway.canary.lake_observers import MoneyObserver, RecordsObserver
 from gateway.canary.probes import SentProbes, publish_probe
 from gateway.canary.watch import (
@@ -27,6 +26,7 @@ from gateway.canary.watch import (
     RecordOfProbe,
     records_of_batch,
 )
+from gateway.errors import CanaryError, ProbeCut
 from geo.alerts import MalformedAlert, decode_alert
 from waybill.daemon.durable_file import replace_durably
 from waybill.daemon.service import run_components, serve_status

@@ -7,18 +7,15 @@ from datetime import UTC, datetime
 from math import ceil, floor
 from typing import Final
 
-from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from gateway.canary.config import CanarySettings, Hop
-from gateway.canary.errors import CanaryNotRunning
 from gateway.canary.ledger import CanaryLedger, HopColour, HopState
-from waybill.daemon.status_reader import StatusUnavailable, fetch_status
+from gateway.status_answer import check_answering, read_answer
 from waybill.settings import Settings
 
 HOUR_S: Final = 3600
-_TIMEOUT_S: Final = 5.0
 _STYLE: Final = {
     HopColour.GREEN: "green",
     HopColour.RED: "bold red",
@@ -91,21 +88,11 @@ def quantile(ascending: Sequence[float], share: float) -> float | None:
 
 
 def read_canary_status(settings: CanarySettings) -> CanaryStatus:
-    """Ask the canary that runs on this machine with these settings. Raises CanaryNotRunning."""
-    host, port, device = settings.status.host, settings.status.port, f"{settings.tenant}/{settings.device}"
-    try:
-        # JSON has no enums
-        answer = CanaryStatus.model_validate(fetch_status(host, port, "status", timeout_s=_TIMEOUT_S), strict=False)
-    except (StatusUnavailable, ValidationError) as error:
-        raise CanaryNotRunning(
-            f"no canary answers at http://{host}:{port}/status: {error}; is it running with this file?"
-        ) from error
+    """Ask the canary that runs on this machine with these settings. Raises NoAnswer."""
+    answer = read_answer(settings.status, "status", CanaryStatus, "no canary", called="file")
     # two files with the default port: the other canary's green is not this one's
-    if (answer.region, answer.device) != (settings.region, device):
-        raise CanaryNotRunning(
-            f"the canary at {host}:{port} is {answer.device} of region {answer.region}, not {device} of "
-            f"{settings.region}: give each canary of this machine its own status.port"
-        )
+    asked = f"canary {settings.tenant}/{settings.device} of region {settings.region}"
+    check_answering(settings.status, f"canary {answer.device} of region {answer.region}", asked)
     return answer
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from gateway.errors import StateUnusable
+from gateway.errors import GatewayError
 from geo.alerts import AlertRule, VerdictKind
 
 HOUR_MS: Final = 3_600_000
@@ -143,7 +143,7 @@ CREATE TABLE IF NOT EXISTS digests (
 
 
 class NotificationBook:
-    """Used in a `with` block by one thread. Raises StateUnusable if the file cannot be read or written."""
+    """Used in a `with` block by one thread. Raises GatewayError if the file cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -158,7 +158,7 @@ class NotificationBook:
             database.execute("PRAGMA synchronous = FULL")
             (found,) = database.execute("PRAGMA user_version").fetchone()
             if found not in {0, _VERSION}:
-                raise StateUnusable(f"{self._path}: it is of version {found}, and this program knows {_VERSION}")
+                raise GatewayError(f"{self._path}: it is of version {found}, and this program knows {_VERSION}")
             database.executescript(_SCHEMA)
             database.execute(f"PRAGMA user_version = {_VERSION}")
         return self
@@ -258,7 +258,7 @@ class NotificationBook:
         try:
             yield
         except sqlite3.Error as error:
-            raise StateUnusable(
+            raise GatewayError(
                 f"{self._path}: {error}; if the file is damaged, it is moved away: hourly limits start "
                 "again and held-back alerts are lost"
             ) from error

@@ -16,7 +16,7 @@ import pulsar
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.errors import UndeliveredUnread
+from gateway.errors import GatewayError
 from gateway.webhooks.posting import EndedDelivery, WebhookDelivery
 from geo.alerts import MalformedAlert
 from waybill.daemon.backoff import Backoff
@@ -101,7 +101,7 @@ class UndeliveredEntry(NamedTuple):
 def open_undelivered(
     open_client: Callable[[], Any], topic: str, said_of: Callable[[Exception], str] = lambda error: f"{error}"
 ) -> Iterator[Any]:
-    """The subscription, for one command at a time; `said_of` explains an error. Raises UndeliveredUnread."""
+    """The subscription, for one command at a time; `said_of` explains an error. Raises GatewayError."""
     client: Any = None
     try:
         client = open_client()
@@ -112,9 +112,9 @@ def open_undelivered(
             initial_position=pulsar.InitialPosition.Earliest,
         )
     except pulsar.ConsumerBusy as error:
-        raise UndeliveredUnread(f"{topic}: another command reads it now; ask again when it has ended") from error
+        raise GatewayError(f"{topic}: another command reads it now; ask again when it has ended") from error
     except (pulsar.PulsarException, ValueError, RuntimeError) as error:
-        raise UndeliveredUnread(f"{topic}: {said_of(error)}") from error
+        raise GatewayError(f"{topic}: {said_of(error)}") from error
     finally:
         if client is not None:
             client.close()

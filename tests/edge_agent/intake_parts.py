@@ -60,7 +60,9 @@ class IntakeHarness:
         self.record_intake.commit(0.0)
         self.record_intake.on_connected(resumed=resumed)
 
-    def deliver(self, messages: Sequence[MqttMessage], *, commit_every: int = 1_000) -> list[int]:
+    def deliver(self, messages: Sequence[MqttMessage], *, commit_every: int = 1_000, waited: bool = False) -> list[int]:
+        """`waited`: the messages may have waited at the broker."""
+        self.record_intake.arrivals.on_connected(self.clocks.monotonic_us(), resumed=waited)
         acknowledged: list[int] = []
         for place, message in enumerate(messages, 1):
             if self.record_intake.receive(message, 0.0):

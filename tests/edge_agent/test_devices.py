@@ -75,6 +75,7 @@ def test_the_example_of_the_page_has_two_streams() -> None:
         (TWO + CARS, "a message can be of both one and two: teslamate/cars/{car}/{name}"),
         (TWO + '[intake]\ntopics = ["vehicle/#"]\n', "a message can be of both one and two: vehicle/#"),
         (TWO + '[intake]\ntopics = ["a/#/b"]\n', "intake.topics: "),
+        (TWO + '[intake]\nclient_id = "agent"\n', "intake.client_id: agent is of one device: name that of each with {"),
         (TWO + '[[mappings]]\nname = "tb"\npreset = "thingsboard-gateway"\n', "v1/gateway/telemetry"),
         ("".join(f'[[devices]]\nid = "d-{n}"\n' for n in range(20)) + MANY_TOPICS, "they have 1280 topics together"),
     ],
@@ -89,7 +90,7 @@ def test_devices_do_not_share_what_says_who_they_are() -> None:
     tls = '[uplinks.tls]\nca = "ca.pem"\n'
     enrolment = '[enrolment]\nhost = "127.0.0.1"\nca = "ca.pem"\ntoken_file = "token"\n'
     for text in (f"{enrolment}{UPLINK}{tls}", f'{UPLINK}{tls}certificate = "a.pem"\nkey = "a.key"\n'):
-        with pytest.raises(SettingsError, match=r"is of one device: name the file of each with \{device\}"):
+        with pytest.raises(SettingsError, match=r"is of one device: name that of each with \{device\}"):
             expanded(TWO + text)
 
 

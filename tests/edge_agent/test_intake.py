@@ -3,7 +3,6 @@
 import json
 from itertools import accumulate, pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +33,6 @@ from edge_agent.store.batch_rows import (
     unpack_arrivals,
 )
 from edge_agent.text_tables import print_status
-from edge_agent.vehicle_broker import ArrivalMarker
 from tests.edge_agent.intake_parts import IntakeHarness
 from tests.edge_agent.makers import DEVICE, missing_in, open_buffer, pending_record, stored_bytes
 from tests.examples import examples
@@ -234,10 +232,8 @@ def test_an_agent_that_cannot_time_messages_is_not_healthy_and_names_the_way_out
     it.intake_loop.connected = True
     monkeypatch.setattr("edge_agent.agent.is_alive", lambda _: True)
     monkeypatch.setattr("edge_agent.agent.uplink_state", lambda _: "acknowledges")
-    marker = it.intake_loop.arrivals = ArrivalMarker(Random(7), is_needed=True)
-    marker.on_connected(0.0, resumed=False)
-    marker.on_answer(0.0, is_accepted=False)
-    assert (health_state(it)["arrivals"], health_state(it)["healthy"]) == ("refused", False)
+    it.intake.arrivals.on_refused(0)
+    assert (health_state(it)["arrivals"], health_state(it)["healthy"]) == ("unproven", False)
     silent = {"mapping": "phones", "silent_s": 700.0, "messages": 9, "records": 0, "refused": 9}
     state = current_state(it) | {"mappings": [silent | {"last_refusal": "", "sample": ""}], "uptime_s": 0}
     known = {"tenant": "acme", "device": "bus", "running": True, "epoch": 1, "head": 2, "classes": {}, "counters": {}}

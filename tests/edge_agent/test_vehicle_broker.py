@@ -2,8 +2,8 @@
 
 import json
 from collections import deque
-from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,16 +15,16 @@ from edge_agent.vehicle_broker import (
     FORGOT,
     KEEPS,
     KNOWN,
-    MAX_LATE_S,
-    REFUSED,
-    REFUSED_WAIT_S,
+    KNOWN_FOR_US,
+    MARKED_EVERY_US,
+    MAX_WAIT_US,
     SHOWN_S,
     UNPROVEN,
-    UNPROVEN_S,
     WAITED,
     ArrivalMarker,
     BrokerWatch,
     broker_conf,
+    marker_topic,
 )
 from tests.edge_agent.makers import WALL_MS
 
@@ -84,91 +84,77 @@ def test_what_the_broker_drops_is_declared_once_however_often_agent_and_broker_s
     assert declared + (json.loads(declaration[0].attributes)["messages"] if declaration else 0) == dropped
 
 
-def resumed_marker() -> tuple[ArrivalMarker, bytes]:
-    marker = ArrivalMarker(Random(7), is_needed=True)
-    marker.on_connected(0.0, resumed=True)
-    nonce = marker.take_publication(0.0)
-    assert nonce is not None
-    assert (marker.are_known, marker.state(0.0), marker.take_publication(1.0)) == (False, WAITED, None)
-    return marker, nonce
+S = 1_000_000
 
 
-def test_only_the_newest_marker_that_comes_back_in_time_is_a_proof():
-    marker, nonce = resumed_marker()
-    for other in (b"", b"0" * 16):
-        marker.on_received(other, 1.0)
-    assert not marker.are_known
-    marker.on_received(nonce, 1.0 + MAX_LATE_S)
-    assert not marker.are_known, "what follows a late marker is as late"
-    again = marker.take_publication(1.0 + MAX_LATE_S) or b""
-    marker.on_received(nonce, 2.0 + MAX_LATE_S)
-    assert not marker.are_known
-    marker.on_received(again, 2.0 + MAX_LATE_S)
-    assert (marker.are_known, marker.state(2.0 + UNPROVEN_S)) == (True, KNOWN)
-    marker.on_connected(1000.0, resumed=True)
-    marker.on_received(again, 1000.0)
-    assert not marker.are_known, "a marker of another connection"
+def test_only_the_newest_marker_is_a_proof_and_only_of_the_time_when_it_was_published():
+    marker = ArrivalMarker(is_needed=True)
+    marker.on_connected(0, resumed=True)
+    assert (marker.are_known(0), marker.state(0), marker.is_due(0)) == (False, WAITED, True)
+    marker.on_published(b"1", 0)
+    for other in (b"", b"0"):
+        marker.on_received(other)
+    assert (marker.are_known(S), marker.is_due(S)) == (False, False)
+    marker.on_received(b"1")
+    assert (marker.are_known(KNOWN_FOR_US), marker.state(KNOWN_FOR_US)) == (True, KNOWN)
+    assert (marker.are_known(KNOWN_FOR_US + 1), marker.is_due(MARKED_EVERY_US)) == (False, True)
+    marker.on_published(b"2", KNOWN_FOR_US)
+    marker.on_received(b"1")
+    assert not marker.are_known(KNOWN_FOR_US + 1), "it came twice"
 
 
-def test_a_marker_that_the_broker_refuses_or_keeps_is_shown_before_and_after_messages_waited():
-    marker = ArrivalMarker(Random(7), is_needed=True)
-    marker.on_connected(0.0, resumed=False)
-    assert marker.take_publication(0.0)
-    marker.on_answer(0.0, is_accepted=False)
-    assert (marker.are_known, marker.state(0.0)) == (True, REFUSED)
-    marker.on_connected(1.0, resumed=True)
-    assert (marker.take_publication(2.0), marker.are_known, marker.state(2.0)) == (None, False, REFUSED)
-    assert marker.take_publication(REFUSED_WAIT_S), "the broker may close the connection for each of them"
-    marker, _ = resumed_marker()
-    for now_s in (1.0, 2.0, 3.0):
-        assert marker.state(now_s) == WAITED
-        marker.on_connected(now_s, resumed=True)
-        published = marker.take_publication(now_s)
-    assert (published, marker.state(3.0)) == (None, REFUSED), "no answer at all"
-    marker, _ = resumed_marker()
-    count = sum(marker.take_publication(float(now_s)) is not None for now_s in range(int(UNPROVEN_S)))
-    assert count < 10
-    assert (marker.are_known, marker.state(UNPROVEN_S)) == (False, UNPROVEN)
+@pytest.mark.parametrize(("is_closed", "lasts_s"), [(False, 310), (True, 5)])
+def test_markers_that_the_broker_refuses_or_keeps_become_rare_and_are_shown(is_closed, lasts_s):
+    marker, count = ArrivalMarker(is_needed=True), 0
+    marker.on_connected(0, resumed=False)
+    for now_us in range(0, 320 * S, S):
+        assert (marker.state(now_us) == UNPROVEN) == (now_us > lasts_s * S)
+        if marker.is_due(now_us):
+            marker.on_published(b"%d" % now_us, now_us)
+            count += 1
+            if is_closed:
+                marker.on_connected(now_us, resumed=True)
+    assert count == 6
+    marker.on_received(b"%d" % (lasts_s * S))
+    assert marker.state(lasts_s * S) == KNOWN
+    marker.on_published(b"again", 700 * S)
+    marker.on_refused(701 * S)
+    marker.on_connected(702 * S, resumed=True)
+    assert (marker.state(702 * S), marker.is_due(701 * S + MAX_WAIT_US - 1)) == (UNPROVEN, False)
+    assert marker.is_due(701 * S + MAX_WAIT_US)
 
 
 def test_an_agent_that_needs_no_arrivals_publishes_nothing():
-    marker = ArrivalMarker(Random(7), is_needed=False)
-    marker.on_connected(0.0, resumed=True)
-    marker.on_full_window(1.0)
-    marker.on_stall(9.0)
-    assert (marker.take_publication(9.0), marker.are_known, marker.state(9.0)) == (None, True, KNOWN)
+    marker = ArrivalMarker(is_needed=False)
+    marker.on_connected(0, resumed=True)
+    assert (marker.is_due(9 * S), marker.are_known(9 * S), marker.state(9 * S)) == (False, True, KNOWN)
 
 
-LATEST_S = 30.0
+def test_the_topic_of_a_session_can_be_published_to():
+    assert marker_topic("edge-agent/+#") == "waybill/agent/arrived/edge-agent---"
 
 
 @given(
     st.integers(0, 99),
-    st.lists(
-        st.tuples(st.sampled_from([0.1, 3.0, 4.9, 60.0]), st.integers(0, 5), st.integers(0, 5), st.integers(0, 9))
-    ),
+    st.lists(st.tuples(st.sampled_from([0.1, 9.0, 31.0]), st.integers(0, 5), st.integers(0, 5), st.integers(0, 9))),
 )
 def test_no_message_is_timed_that_waited_at_the_broker(backlog, turns):
     """A turn of the loop: how long it takes, messages meanwhile, messages that the window lets through, 0: the
     connection ends."""
-    marker, queue, now_s = ArrivalMarker(Random(7), is_needed=True), deque([(-600.0, b"")] * backlog), 0.0
-    marker.on_connected(now_s, resumed=True)
-    for lasts_s, count, window, end in [*turns, *[(0.1, 0, 10_000, 1)] * 3]:
-        queue.extend([(now_s, b"")] * count)
-        now_s += lasts_s
+    marker, queue, now_us = ArrivalMarker(is_needed=True), deque([(-600 * S, b"")] * backlog), 0
+    marker.on_connected(now_us, resumed=True)
+    for lasts_s, count, window, end in [*turns, (MAX_WAIT_US / S, 0, 10_000, 1)]:
+        queue.extend([(now_us, b"")] * count)
+        now_us += round(lasts_s * S)
         if not end:
-            marker.on_connected(now_s, resumed=True)
-        elif lasts_s > MAX_LATE_S:
-            marker.on_stall(now_s)
-        if nonce := marker.take_publication(now_s):
-            queue.append((now_s, nonce))
-            marker.on_answer(now_s, is_accepted=True)
+            marker.on_connected(now_us, resumed=True)
+        if marker.is_due(now_us):
+            queue.append((now_us, b"%d" % now_us))
+            marker.on_published(b"%d" % now_us, now_us)
         for _ in range(min(window, len(queue))):
-            arrived_s, payload = queue.popleft()
+            arrived_us, payload = queue.popleft()
             if payload:
-                marker.on_received(payload, now_s)
-            elif marker.are_known:
-                assert now_s - arrived_s < LATEST_S
-        if queue:
-            marker.on_full_window(now_s)
-    assert marker.are_known, "the queue is empty"
+                marker.on_received(payload)
+            elif marker.are_known(now_us):
+                assert now_us - arrived_us <= KNOWN_FOR_US
+    assert marker.are_known(now_us), "the queue is empty"

@@ -145,10 +145,6 @@ class UnknownDocument(RegisterError):
         super().__init__(f"there is no {needed} {number!r} in the register; `waybill bill list` lists all documents")
 
 
-class Unattributed(RegisterError):
-    """The command does not name who asks, or why."""
-
-
 class NothingClosed(RegisterError):
     def __init__(self, period: str) -> None:
         super().__init__(f"no payer was closed for {period}; run `cloud-jobs close` or `waybill bill close` first")

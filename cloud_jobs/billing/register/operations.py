@@ -29,8 +29,8 @@ from cloud_jobs.billing.register.errors import (
     NothingClosed,
     NothingToAdjust,
     OutdatedClosing,
+    RegisterError,
     RegisterRefusal,
-    Unattributed,
 )
 from cloud_jobs.billing.register.ledger import BESIDE, IssuedDocument, Ledger, Numbering
 from cloud_jobs.billing.register.tables import Register, document_row, in_parts, missing_closing
@@ -338,7 +338,7 @@ def issue_period(
 ) -> PostingResult:
     """Issues the invoices of a period for some payers, or for all that were closed, in one commit.
 
-    Raises NothingClosed, Unattributed, CommitConflict, CommitFailed, LakeError, StoreUnavailable.
+    Raises NothingClosed, RegisterError, CommitConflict, CommitFailed, LakeError, StoreUnavailable.
     """
     return _post(_Issue, register, days, payers, maker=maker, clerk=clerk)
 
@@ -360,10 +360,10 @@ def void_invoice(
 ) -> IssuedDocument:
     """Takes back everything posted to an invoice.
 
-    Raises UnknownDocument, AlreadyVoid, Unattributed, and as `issue_period`.
+    Raises UnknownDocument, AlreadyVoid, RegisterError, and as `issue_period`.
     """
     if faults := [*attribution_faults(clerk.by, reason)]:
-        raise Unattributed("; ".join(faults))
+        raise RegisterError("; ".join(faults))
     invoice, _ = register.document(number)
     maker = maker or DocumentMaker(register)
 
@@ -387,7 +387,7 @@ def _post(
     clerk: Clerk,
 ) -> PostingResult:
     if faults := [*attribution_faults(clerk.by, clerk.reason or None)]:
-        raise Unattributed("; ".join(faults))
+        raise RegisterError("; ".join(faults))
     asked = register.payers(*days) if payers is None else sorted({*payers})
     if not asked:
         raise NothingClosed(days_text(*days))

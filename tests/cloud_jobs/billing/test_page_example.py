@@ -25,7 +25,7 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path, m
         monkeypatch.setattr(module, "checked_time", lambda _: NOW)
     shown = steps_of(PAGE)
     words = {line.split()[3] for line, _ in shown if line.startswith("$")}
-    assert words == {"close", "close-device", "issue", "show", "diff", "adjust", "list", "void", "explain"}
+    assert words == {"close", "close-device", "issue", "show", "diff", "adjust", "void", "explain"}
     for line, expected in shown:
         if line.startswith("#"):
             assert line.startswith(LATE_BATCH)

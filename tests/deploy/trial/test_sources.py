@@ -13,8 +13,9 @@ import pytest
 
 from cloud_jobs.reference.files import read_reference
 from deploy.local.stack import DEFAULT_TOPOLOGY
+from deploy.local.stack_settings import agent_text
 from deploy.trial.errors import TrialError
-from deploy.trial.files import agent_text, contracts_text, fence_text, one_region
+from deploy.trial.files import contracts_text, fence_text, one_region
 from deploy.trial.phone import FILTER, PhoneListener
 from deploy.trial.servers import Place, check_port_free
 from deploy.trial.sources import (
@@ -139,7 +140,7 @@ def test_the_files_of_a_trial_are_settings_that_load(tmp_path: Path) -> None:
     text = agent_text(
         device="try-1",
         tenant="fleet",
-        folder=tmp_path,
+        buffer=tmp_path / "buffer",
         region="eu",
         broker_port=1883,
         uplink_port=8883,
@@ -147,7 +148,6 @@ def test_the_files_of_a_trial_are_settings_that_load(tmp_path: Path) -> None:
         ca=tmp_path / "ca.pem",
         token_file=tmp_path / "token",
         status_port=9465,
-        preset="",
     )
     settings = load(AgentSettings, written(tmp_path, "agent.toml", text))
     assert (settings.device.id, settings.intake.port, settings.uplinks[0].port) == ("try-1", 1883, 8883)

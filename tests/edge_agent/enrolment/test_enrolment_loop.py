@@ -9,7 +9,7 @@ import pytest
 from edge_agent.config import UplinkSettings
 from edge_agent.enrolment.certificates import CertificateFolder, UplinkCertificates
 from edge_agent.enrolment.enrolment_loop import JITTER_SHARE, EnrolmentLoop, EnrolmentParts
-from edge_agent.errors import EnrolmentFailed, NoCertificate
+from edge_agent.errors import EnrolmentFailed, LinkError
 from tests.edge_agent.enrolment.makers import DEVICE, Issuer, enrolment_settings
 from waybill.daemon.tls import TlsSettings
 
@@ -63,7 +63,7 @@ def device(tmp_path: Path) -> KeptDevice:
 
 
 def test_without_a_certificate_there_is_no_connection_and_the_device_is_enrolled(device: KeptDevice) -> None:
-    with pytest.raises(NoCertificate, match="records are kept"):
+    with pytest.raises(LinkError, match="records are kept"):
         device.connect()
     assert device.loop.step() == 5.0
     assert device.heard == 1

@@ -233,7 +233,7 @@ def test_samples_of_mosquitto_sub_in_both_forms_are_read() -> None:
     with pytest.raises(SamplesUnreadable, match="no message in the samples"):
         read_samples(r'{"topic":"a","payload":"\ud800"}')
     with pytest.raises(SamplesUnreadable, match="no message in the samples"):
-        read_samples("\n\nalone\n")
+        read_samples("\n\nalone\nwaybill/agent/arrived/edge-agent 0\n")
 
 
 TEXTS = st.text(max_size=20)

@@ -78,10 +78,8 @@ def test_a_half_that_is_delivered_again_makes_no_second_position(tmp_path: Path)
 def test_what_may_have_waited_stays_raw_and_belongs_to_no_position_of_what_comes_after_it(tmp_path: Path) -> None:
     intake = IntakeHarness(tmp_path, parser=parser_of(CAR))
     intake.deliver([message(1, "cars/1/latitude", "53.5")])
-    intake.record_intake.knows_arrivals = False
     waited = [message(2, "cars/1/longitude", "9.9"), message(3, "cars/1/latitude", "53.6")]
-    assert intake.deliver([*waited, message(4, "cars/1/soc", "7")]) == [2, 3, 4]
-    intake.record_intake.knows_arrivals = True
+    assert intake.deliver([*waited, message(4, "cars/1/soc", "7")], waited=True) == [2, 3, 4]
     intake.deliver([message(5, "cars/1/longitude", "9.8"), message(6, "cars/1/longitude", "9.7")])
     intake.clocks.now_us += 60_000_000
     intake.record_intake.add_late_records(0.0)
@@ -99,12 +97,11 @@ def test_what_may_have_waited_stays_raw_and_belongs_to_no_position_of_what_comes
 def test_of_a_message_that_may_have_waited_the_elements_with_a_time_of_their_own_are_read(tmp_path: Path) -> None:
     mapping = PHONES.replace('unit = "s" }', 'unit = "s", else = "arrival" }', 1)
     intake = IntakeHarness(tmp_path, parser=parser_of(mapping))
-    assert intake.record_intake.parser.needs_arrivals
+    assert intake.record_intake.arrivals.is_needed
     assert not parser_of(PHONES).needs_arrivals
-    intake.record_intake.knows_arrivals = False
     untimed = {name: value for name, value in FIX.items() if name != "tst"}
     both = message(1, "owntracks/a/b", json.dumps([FIX, untimed | {"odo": 1500}]))
-    intake.deliver([both, message(2, "owntracks/a/b", json.dumps([untimed, untimed]))])
+    intake.deliver([both, message(2, "owntracks/a/b", json.dumps([untimed, untimed]))], waited=True)
     raw = [one.body.payload for one in intake.records() if isinstance(one.body, Raw)]
     assert [json.loads(one) for one in raw] == [untimed | {"odo": 1500}, [untimed, untimed]]
     assert [one.device_time_us for one in intake.records() if isinstance(one.body, Position)] == [T * 1_000_000]

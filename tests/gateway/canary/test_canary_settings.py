@@ -15,9 +15,9 @@ from cloud_jobs.reference.files import read_reference
 from gateway.canary import service as topic_observers
 from gateway.canary.checks import problems, warnings
 from gateway.canary.cli import app
-from gateway.canary.errors import CanaryError
 from gateway.canary.reference import contracts_text, fence_text, write_reference
 from gateway.canary.service import TopicReaders
+from gateway.errors import CanaryError
 from tests.gateway.canary.canaries import CANARY_FILE, canary_settings
 from tests.tokens import token_file
 from waybill.settings import SettingsError

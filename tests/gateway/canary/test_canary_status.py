@@ -83,7 +83,7 @@ def test_the_green_of_another_canary_at_the_same_port_is_not_shown_as_ones_own(t
         file = canary_file(tmp_path, "us", answering.port, device="canary-us", region="us")
         done = CliRunner().invoke(app, ["status", "-c", file])
     assert done.exit_code == 3
-    assert "is canary/canary-eu of region eu, not canary/canary-us of us" in done.output
+    assert "is canary canary/canary-eu of region eu, not canary canary/canary-us of region us" in done.output
     assert "its own status.port" in done.output
 
 

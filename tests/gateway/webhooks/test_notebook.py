@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import StateUnusable
+from gateway.errors import GatewayError
 from gateway.webhooks.notebook import (
     HOUR_MS,
     KNOWN_MS,
@@ -164,13 +164,13 @@ def test_a_transaction_that_fails_leaves_nothing_on_disk(path: Path) -> None:
 
 def test_a_file_of_another_program_or_version_is_refused_and_named(path: Path) -> None:
     path.write_bytes(b"no database " * 100)
-    with pytest.raises(StateUnusable, match=r"state\.sqlite"), NotificationBook(path):
+    with pytest.raises(GatewayError, match=r"state\.sqlite"), NotificationBook(path):
         pass
     path.unlink()
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 99")
     other.close()
-    with pytest.raises(StateUnusable, match="version 99"), NotificationBook(path):
+    with pytest.raises(GatewayError, match="version 99"), NotificationBook(path):
         pass
 
 
