@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import structlog
@@ -143,7 +144,7 @@ def _wants_json(request: Request) -> bool:
 
 
 def _fault_page(request: Request, title: str, error: CloudError) -> Page:
-    return Page(path=request.url.path, title=title, warnings=(str(error),))
+    return Page(path=quote(request.url.path), title=title, warnings=(str(error),))
 
 
 def json_answer(values: Mapping[str, Any]) -> JSONResponse:

@@ -120,7 +120,7 @@ class Island:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page. `path`: its address without the query. `state`: the query that shows it again. `warnings`: what a reader
+    """A page. `path`: its address without the query, as `address` makes it. `state`: the query that shows it again. `warnings`: what a reader
     must know first. `template`: an own template of HTML, if the general one is not enough.
     """
 

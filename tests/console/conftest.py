@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloud_jobs.config import CloudSettings
 from console.app import make_app
-from console.context import Console
+from console.context import LOCAL, Console, Viewer
 from console.serve import open_socket
 from simulator import generated_scenario
 from simulator.folder import streets_of
@@ -77,10 +78,20 @@ def served(page_lake: Path, streets: Path) -> Iterator[Served]:
     yield from serving(console)
 
 
-def serving(console: Console) -> Iterator[Served]:
+def seen_by(app: ASGIApp, viewer: Viewer) -> ASGIApp:
+    """The application as a signed-in viewer sees it."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "viewer": viewer}, receive, send)
+
+    return answer
+
+
+def serving(console: Console, viewer: Viewer = LOCAL) -> Iterator[Served]:
     """The console of the settings on a free port of loopback, until the generator is closed."""
+    app = seen_by(make_app(console), viewer)
     socket = open_socket(console.settings.console)
-    server = uvicorn.Server(uvicorn.Config(make_app(console), log_level="error", timeout_graceful_shutdown=2))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:
