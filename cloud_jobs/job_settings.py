@@ -317,3 +317,4 @@ class ConsoleSettings(Settings):
     fix_files: int = Field(
         default=400, ge=1, le=100_000, description="most files that are read at the start to find last fixes"
     )
+    live: bool = Field(default=True, description="whether the live map follows the first cluster's topics")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -19,6 +21,7 @@ from console.errors import ConsoleRefused, NotThere
 from console.http import Renderer, SecurityHeaders, View
 from console.page import Page
 from console.pages import fleet
+from console.stream import LiveStreams
 
 if TYPE_CHECKING:
     from console.auth import SignIn
@@ -32,21 +35,36 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 def make_app(console: Console, *, hosts: tuple[str, ...] = ()) -> Starlette:
-    """The application. `hosts`: further names by which it may be called."""
+    """The application. `hosts`: further names by which it may be called. `state.streams`: its open streams."""
+    streams, signing = LiveStreams(console), _sign_in(console)
     renderer = Renderer(console, Assets.built())
-    routes: list[BaseRoute] = [Route(path, renderer.endpoint(view), methods=["GET"]) for path, view in PAGES.items()]
-    routes += [
+    routes: list[BaseRoute] = [
+        *(signing.routes() if signing else ()),
+        *(Route(path, renderer.endpoint(view), methods=["GET"]) for path, view in PAGES.items()),
         Route("/basemap", _basemap(console), methods=["GET"]),
+        Route("/live", streams.endpoint, methods=["GET"]),
         Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
         Route("/{rest:path}", renderer.endpoint(_no_page), methods=["GET"]),
     ]
-    signing = _sign_in(console)
-    routes = [*(signing.routes() if signing else ()), *routes]
     middleware = [
         Middleware(SecurityHeaders),
         Middleware(TrustedHostMiddleware, allowed_hosts=[*_LOOPBACK, *hosts], www_redirect=False),
+        *(signing.middleware() if signing else ()),
     ]
-    return Starlette(routes=routes, middleware=[*middleware, *(signing.middleware() if signing else ())])
+    app = Starlette(routes=routes, middleware=middleware, lifespan=_following(console, streams))
+    app.state.streams = streams
+    return app
+
+
+def _following(console: Console, streams: LiveStreams) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def follow(_app: Starlette) -> AsyncIterator[None]:
+        await run_in_threadpool(console.feed.start)
+        yield
+        streams.end()
+        await run_in_threadpool(console.feed.close)
+
+    return follow
 
 
 def _sign_in(console: Console) -> SignIn | None:

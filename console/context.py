@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import urlencode
@@ -10,10 +10,16 @@ from zoneinfo import ZoneInfo
 
 from starlette.requests import Request
 
+from cloud_jobs.billing.contracts import Account
 from cloud_jobs.config import CloudSettings
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.maintenance.erasing import log_access
+from console.completeness import CompletenessReader
+from console.day_tracks import DayTracksReader
 from console.errors import NotThere
 from console.fixes import LastFixReader
 from console.lake import OpenLake
+from console.live import LiveFeed
 from console.reference import Reference
 
 _MOST_CHARACTERS = 500
@@ -29,6 +35,12 @@ class Viewer:
 
     def sees_tenant(self, tenant: str) -> bool:
         return self.tenants is None or tenant in self.tenants
+
+    def sees_device(self, device: TenantDevice, account: Account | None) -> bool:
+        """Whether a device may be seen, which an account pays for; None: no account does."""
+        if not self.sees_tenant(device.tenant):
+            return False
+        return self.accounts is None or (account is not None and account.id in self.accounts)
 
     def require_tenant(self, tenant: str) -> None:
         """Raises NotThere, the same as for a tenant that does not exist."""
@@ -77,7 +89,26 @@ class Console:
         self.lake = OpenLake(settings.tables)
         self.reference = Reference(self.lake)
         self.last_fixes = LastFixReader(self.lake, settings.tracks, settings.console.fix_files)
+        self.completeness = CompletenessReader(self.lake)
+        self.day_tracks = DayTracksReader(self.lake, settings.tracks)
+        self.feed = LiveFeed(settings, self.last_fixes, now)
 
     def zone(self) -> ZoneInfo:
         """The time zone of the accounts, if all have the same; UTC otherwise."""
         return self.reference.zone()
+
+    def visible(self, viewer: Viewer, devices: Iterable[TenantDevice]) -> frozenset[TenantDevice]:
+        """The devices that a viewer may see now. Raises LakeError, StoreUnavailable."""
+        accounts = self.reference.account_of(self.now()) if viewer.accounts is not None else {}
+        return frozenset(device for device in devices if viewer.sees_device(device, accounts.get(device)))
+
+    def log_access(self, viewer: Viewer, command: str, device: TenantDevice, **what: object) -> None:
+        """Logs that a viewer sees positions of a device. Raises LakeError; then nothing may be shown."""
+        log = self.settings.privacy.access_log
+        log_access(self.settings.location, log, command, device, viewer=viewer.name, **what)
+
+    def log_fleet_access(self, viewer: Viewer, command: str) -> None:
+        """Logs that a viewer sees the last positions of all devices that it may see; one line for each tenant."""
+        for tenant in self.settings.tenants:
+            if viewer.sees_tenant(tenant):
+                self.log_access(viewer, command, TenantDevice(tenant, "*"))

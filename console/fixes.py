@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class LastFix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastFixes:
-    """`of`: by device. `since`: older fixes were not looked for; None if there are no records. `left_out`: fixes that
-    cannot be used: at 0°/0°, outside the world, or ahead of the clock.
+    """`of`: by device. `since`: older fixes are known only from commits of that time; None if there are no records.
+    `left_out`: fixes that cannot be used: at 0°/0°, outside the world, or ahead of the clock.
     """
 
     of: dict[TenantDevice, LastFix]
@@ -115,16 +116,26 @@ def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tup
     """The newest usable position of each device, and how many positions cannot be used."""
     latitude = pc.fill_null(rows["latitude"], float("nan")).to_numpy()
     longitude = pc.fill_null(rows["longitude"], float("nan")).to_numpy()
-    with np.errstate(invalid="ignore"):
-        usable = (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180)
-        if tracks.null_island_deg is not None:
-            usable &= ~((np.abs(latitude) < tracks.null_island_deg) & (np.abs(longitude) < tracks.null_island_deg))
+    usable = usable_positions(latitude, longitude, tracks)
     usable &= pc.less(rows["device_time"], pa.scalar(before, rows["device_time"].type)).to_numpy(zero_copy_only=False)
     left_out = int(len(usable) - np.count_nonzero(usable))
     kept = rows.filter(pa.array(usable)).sort_by([("device_time", "ascending")])
     asked = [name for name in _COLUMNS if name not in ("tenant", "device", "kind")]
     last = kept.group_by(["tenant", "device"], use_threads=False).aggregate([(name, "last") for name in asked])
     return [_fix(row) for row in last.to_pylist()], left_out
+
+
+def usable_positions(
+    latitude: np.ndarray[Any, np.dtype[np.float64]],
+    longitude: np.ndarray[Any, np.dtype[np.float64]],
+    tracks: TrackSettings,
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which positions are in the world and not at 0°/0°, where a receiver without a fix is."""
+    with np.errstate(invalid="ignore"):
+        usable: np.ndarray[Any, np.dtype[np.bool_]] = (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180)
+        if tracks.null_island_deg is not None:
+            usable &= ~((np.abs(latitude) < tracks.null_island_deg) & (np.abs(longitude) < tracks.null_island_deg))
+    return usable
 
 
 def _fix(row: dict[str, Any]) -> LastFix:
@@ -222,6 +233,20 @@ def made_track(rows: pa.Table, tracks: TrackSettings) -> Track:
 def _numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.float64]]:
     numbers: np.ndarray[Any, np.dtype[np.float64]] = pc.fill_null(column, float("nan")).to_numpy().astype(np.float64)
     return numbers
+
+
+DEGREES: Final = 10_000_000
+"""Positions are sent to a browser in 1e-7 degrees, as on the wire."""
+
+
+def column_text(column: np.ndarray[Any, Any]) -> str:
+    """A column as base64 of its bytes, for a typed array of a browser; give it as `<i4`, `<i2` or `<u1`."""
+    return base64.b64encode(np.ascontiguousarray(column).tobytes()).decode()
+
+
+def degrees_text(degrees: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    """Degrees as a column of 1e-7 degrees, an `Int32Array`."""
+    return column_text(np.rint(degrees * DEGREES).astype("<i4"))
 
 
 def bounds_of(places: Iterable[tuple[float, float]]) -> tuple[float, float, float, float] | None:

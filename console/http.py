@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -125,7 +124,6 @@ class Renderer:
             unknown=UNKNOWN,
             other_zone=query.address_with(page.path, zone="" if query.zone else "UTC"),
             data_address=query.address_with(page.path),
-            island_json=json.dumps(as_json(page).get("island"), allow_nan=False),
         )
 
 

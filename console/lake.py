@@ -42,6 +42,10 @@ class OpenLake:
         """The version that reads of the table see now."""
         return int(self._current(table).table.version())
 
+    def opened(self, table: str) -> DeltaTable:
+        """The current version, for what its log states. It is brought up to date in place: do not keep it."""
+        return self._current(table).table
+
     def stored(self, table: str) -> StoredFiles:
         """The files of the current version with their bounds."""
         return self._current(table).stored

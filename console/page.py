@@ -63,7 +63,7 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows under columns. `note`: what a reader must know of it, as what it leaves out. `faults`: rows that could not
-    be read, each with its reason.
+    be read, each with its reason. `links`: text and address of further pages of its rows.
     """
 
     id: str
@@ -73,6 +73,7 @@ class Table:
     note: str = ""
     empty: str = "nothing"
     faults: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -109,19 +110,23 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Island:
-    """A picture beside the tables. `kind`: the script's name of it. `data`: what it draws, as JSON values.
+    """A picture beside the tables. `kind`: the script's name of it. `data`: what it draws, as JSON values, or a
+    function that makes them when they are asked for.
 
     A browser fetches `data` from the page's own address as JSON, so the picture has the rows of the tables.
     """
 
     kind: str
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = field(default_factory=dict)
+
+    def made(self) -> Mapping[str, Any]:
+        return self.data() if callable(self.data) else self.data
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page. `path`: its address without the query, as `address` makes it. `state`: the query that shows it again. `warnings`: what a reader
-    must know first. `template`: an own template of HTML, if the general one is not enough.
+    """A page. `path`: its address without the query, as `address` makes it. `state`: the query that shows it again.
+    `warnings`: what a reader must know first. `template`: an own template of HTML, if the general one is not enough.
     """
 
     path: str
@@ -231,12 +236,13 @@ def as_json(page: Page) -> dict[str, Any]:
                 "columns": {column.key: column.title for column in table.columns},
                 "rows": [plain(row) for row in table.rows],
                 "faults": [*table.faults],
+                "links": dict(table.links),
             }
             for table in page.tables
         },
     }
     if page.island is not None:
-        document["island"] = {"kind": page.island.kind, **plain(page.island.data)}
+        document["island"] = {"kind": page.island.kind, **plain(page.island.made())}
     return document
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import socket as sockets
+import socket
+from collections.abc import Callable
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from cloud_jobs.job_settings import ConsoleSettings
@@ -21,28 +23,44 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def open_socket(settings: ConsoleSettings) -> sockets.socket:
+def open_socket(settings: ConsoleSettings) -> socket.socket:
     """The listening socket. Raises ConsoleRefused: the address is taken, or is not loopback and there is no `auth`."""
     if settings.auth is None and not is_loopback(settings.host):
         raise ConsoleRefused(
             f"console.host is {settings.host}, which is not loopback: positions and bills would be open to everybody; "
             "set [console.auth], or listen on 127.0.0.1"
         )
-    family = sockets.AF_INET6 if ":" in settings.host else sockets.AF_INET
-    socket = sockets.socket(family, sockets.SOCK_STREAM)
-    socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        socket.bind((settings.host, settings.port))
+        opened.bind((settings.host, settings.port))
     except OSError as error:
-        socket.close()
+        opened.close()
         raise ConsoleRefused(
             f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}; choose another --port"
         ) from error
-    return socket
+    return opened
 
 
-def serve(app: ASGIApp, socket: sockets.socket, *, grace_s: int) -> None:
-    """Serves until SIGINT or SIGTERM; open streams end within `grace_s`."""
+class ConsoleServer(uvicorn.Server):
+    """Ends the open streams at its shutdown, which would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+def serve(app: Starlette, listening: socket.socket, *, grace_s: int) -> None:
+    """Serves until SIGINT or SIGTERM; requests that run then have `grace_s` to end."""
+    make_server(app, app.state.streams.end, grace_s=grace_s).run(sockets=[listening])
+
+
+def make_server(app: ASGIApp, end_streams: Callable[[], None], *, grace_s: int) -> ConsoleServer:
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -52,4 +70,4 @@ def serve(app: ASGIApp, socket: sockets.socket, *, grace_s: int) -> None:
         limit_concurrency=200,
         timeout_keep_alive=15,
     )
-    uvicorn.Server(config).run(sockets=[socket])
+    return ConsoleServer(config, end_streams)

@@ -2,31 +2,101 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.contracts import Account
+import numpy as np
+
 from cloud_jobs.lake.coverage import TenantDevice
+from console.completeness import STATES, UNKNOWN
 from console.context import Console, Query
+from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
 from console.errors import BadQuery
-from console.fixes import LastFix, LastFixes
-from console.page import Column, Field, Island, Kind, Page, Row, Table, address
+from console.fixes import LastFix, LastFixes, column_text, day_span, degrees_text
+from console.http import clock_of
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
 from console.reference import FenceVersion
 
 SILENT_S: Final = 300.0
 """A device whose last fix is older is shown as silent: its speed and state since then are unknown."""
-_MOVING_MPS: Final = 0.8
+MOVING_MPS: Final = 0.8
+ROWS_OF_PAGE: Final = 200
+_ALERTS: Final = timedelta(hours=1)
+_LONG_AGO: Final = timedelta(hours=1)
+_MOTION: Final = ("driving", "parked", "silent", "unknown")
+_REGISTRY: Final = ("expected", "active", "suspended", "revoked", "not registered")
+_FILTERS: Final = ("tenant", "account", "region", "state", "records", "registry")
 
 COLUMNS: Final = (
     Column("device", "Device", link="href"),
     Column("tenant", "Tenant"),
-    Column("account", "Account"),
     Column("state", "State", Kind.STATE),
-    Column("time", "Last fix", Kind.TIME),
     Column("age_s", "Age", Kind.AGE),
     Column("speed_mps", "Speed", Kind.SPEED),
-    Column("region", "Region"),
+    Column("today_m", "Today", Kind.DISTANCE),
+    Column("alerts", "Alerts", Kind.COUNT),
+    Column("records", "Records", Kind.STATE),
+    Column("registry", "Registry", Kind.STATE, optional=True),
+    Column("region", "Region", optional=True),
+    Column("account", "Account", optional=True),
+    Column("time", "Last fix", Kind.TIME, optional=True),
 )
+
+
+class Box(NamedTuple):
+    """Degrees. A box across the antimeridian has its west east of its east."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+    @classmethod
+    def parse(cls, text: str) -> Box | None:
+        """Raises BadQuery."""
+        if not text:
+            return None
+        try:
+            box = cls(*(float(part) for part in text.split(",")))
+        except (ValueError, TypeError) as error:
+            raise BadQuery("box", f"{text!r} is not west,south,east,north in degrees") from error
+        if not (abs(box.west) <= 180 and abs(box.east) <= 180 and -90 <= box.south <= box.north <= 90):
+            raise BadQuery("box", f"{text!r} is not within the world, or its south is above its north")
+        return box
+
+    def holds(self, fix: LastFix) -> bool:
+        if self.west <= self.east:
+            inside = self.west <= fix.longitude <= self.east
+        else:
+            inside = not self.east < fix.longitude < self.west
+        return inside and self.south <= fix.latitude <= self.north
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A device that matches the page's filters, and what of it is known without a further read."""
+
+    device: TenantDevice
+    fix: LastFix | None
+    account: str
+    state: str
+    records: str
+    registry: str | None
+
+    def value(self, name: str) -> str:
+        """What a filter of that name is compared with."""
+        match name:
+            case "tenant":
+                return self.device.tenant
+            case "region":
+                return (self.fix.region if self.fix else None) or ""
+            case "registry":
+                return self.registry or UNKNOWN
+            case _:
+                return str(getattr(self, name))
 
 
 def state_of(fix: LastFix, now: datetime) -> str:
@@ -34,128 +104,218 @@ def state_of(fix: LastFix, now: datetime) -> str:
     if (now - fix.time).total_seconds() > SILENT_S:
         return "silent"
     if fix.speed_mps is None:
-        return "unknown"
-    return "driving" if fix.speed_mps > _MOVING_MPS else "parked"
+        return UNKNOWN
+    return "driving" if fix.speed_mps > MOVING_MPS else "parked"
 
 
-def page(console: Console, query: Query) -> Page:
-    """Every device that the viewer may see, with its last fix."""
-    now = console.now()
-    fixes = console.last_fixes.read(now)
-    accounts = console.reference.account_of(now)
-    devices = sorted({*fixes.of, *accounts})
-    box = _box(query.get("box"))
-    rows = [
-        row
-        for device in devices
-        if query.viewer.sees_tenant(device.tenant)
-        and _matches(row := _row(device, fixes.of.get(device), accounts.get(device), now), query, box)
-    ]
-    state = {
-        name: query.get(name) for name in ("tenant", "account", "region", "state", "box", "zone") if query.get(name)
-    }
-    table = Table("devices", "Devices", COLUMNS, tuple(rows), note=_note(fixes), empty="no device matches")
+def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) -> Page:
+    """Every device that the viewer may see, with its last fix, now or at a time of the past."""
+    at, number = moment_of(query), page_number(query, "page")
+    now = at or console.now()
+    fixes = console.feed.fixes(console.now())
+    everything = seen_devices(console, query, fixes, now)
+    box = Box.parse(query.get("box"))
+    matching = [one for one in everything if _matches(one, query, box)]
+    shown = matching[(number - 1) * rows_of_page : number * rows_of_page]
+    devices = [one.device for one in shown]
+    zone = clock_of(console, query).zone
+    span = day_span(now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0))
+    usage = usage_of(console.lake, devices, *span)
+    alerts = alerts_of(console.lake, now - _ALERTS, now)
+    console.log_fleet_access(query.viewer, "console fleet")
+    rows, links = paged(query, "/", "page", number, each=rows_of_page, of=len(matching))
+    table = Table(
+        "devices",
+        "Devices",
+        COLUMNS,
+        tuple(_row(one, usage.get(one.device), alerts, now) for one in shown),
+        note=rows + _note(fixes, at),
+        empty="no device matches",
+        links=links,
+    )
     return Page(
         path="/",
         title="Fleet",
         tables=(table,),
-        island=Island("fleet", _island(rows, console.reference.fences_at(now))),
-        state=state,
-        form=_form(query, devices, accounts, fixes),
+        facts=_facts(matching, fixes, now, query),
+        island=Island(
+            "fleet", lambda: _island(console, matching, now, span) | {"live": "" if at else "/live", "zone": zone.key}
+        ),
+        state={name: query.get(name) for name in (*_FILTERS, "box", "at", "zone", "page") if query.get(name)},
+        form=_form(everything),
     )
 
 
-def _row(device: TenantDevice, fix: LastFix | None, account: Account | None, now: datetime) -> Row:
-    row: Row = {
-        "id": f"{device.tenant}/{device.device}",
-        "device": device.device,
-        "tenant": device.tenant,
-        "account": account.id if account else "none",
-        "href": address("device", device.tenant, device.device),
-        "state": "unknown",
-        **dict.fromkeys(("time", "age_s", "speed_mps", "region", "latitude", "longitude", "heading_deg")),
-    }
-    if fix is None:
-        return row
-    state = state_of(fix, now)
-    return row | {
-        "state": state,
-        "time": fix.time,
-        "age_s": (now - fix.time).total_seconds(),
-        # a silent device may drive now
-        "speed_mps": None if state == "silent" else fix.speed_mps,
-        "region": fix.region,
-        "latitude": fix.latitude,
-        "longitude": fix.longitude,
-        "heading_deg": fix.heading_deg,
-    }
-
-
-def _matches(row: Row, query: Query, box: tuple[float, float, float, float] | None) -> bool:
-    asked = ((name, query.get(name)) for name in ("tenant", "account", "region", "state"))
-    if any(text and row[name] != text for name, text in asked):
-        return False
-    if box is None:
-        return True
-    if row["latitude"] is None:
-        return False
-    west, south, east, north = box
-    inside = west <= row["longitude"] <= east if west <= east else not east < row["longitude"] < west
-    return inside and bool(south <= row["latitude"] <= north)
-
-
-def _box(text: str) -> tuple[float, float, float, float] | None:
-    """West, south, east, north in degrees; a box across the antimeridian has its west east of its east."""
+def moment_of(query: Query) -> datetime | None:
+    """The time of the past at which the fleet is shown; None: now. Raises BadQuery."""
+    text = query.get("at")
     if not text:
         return None
     try:
-        west, south, east, north = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise BadQuery("box", f"{text!r} is not west,south,east,north in degrees") from error
-    if not (abs(west) <= 180 and abs(east) <= 180 and -90 <= south <= north <= 90):
-        raise BadQuery("box", f"{text!r} is not within the world, or its south is above its north")
-    return west, south, east, north
+        moment = datetime.fromisoformat(text)
+        if moment.utcoffset() is None:
+            raise ValueError("it has no offset")
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise BadQuery("at", f"{text!r} is not a time with its offset, as 2026-03-05T09:30:00Z") from error
 
 
-def _note(fixes: LastFixes) -> str:
-    if fixes.since is None:
-        return "The lake has no records yet."
-    left_out = f" {fixes.left_out:,} positions cannot be used and are not shown." if fixes.left_out else ""
-    return f"Fixes since {fixes.since:%Y-%m-%d %H:%M} UTC; a device without one since then is unknown.{left_out}"
+def page_number(query: Query, name: str) -> int:
+    """The number of a page of rows, from 1. Raises BadQuery."""
+    text = query.get(name) or "1"
+    if not (text.isdecimal() and len(text) < 10 and int(text) >= 1):
+        raise BadQuery(name, f"{text!r} is not the number of a page")
+    return int(text)
 
 
-def _form(
-    query: Query, devices: list[TenantDevice], accounts: dict[TenantDevice, Account], fixes: LastFixes
-) -> tuple[Field, ...]:
-    seen = [device for device in devices if query.viewer.sees_tenant(device.tenant)]
-    tenants = sorted({device.tenant for device in seen})
-    of_seen = sorted({accounts[device].id for device in seen if device in accounts})
-    regions = sorted({fixes.of[device].region or "" for device in seen if device in fixes.of} - {""})
-    return (
-        Field("tenant", "Tenant", _choices(tenants)),
-        Field("account", "Account", _choices(of_seen)),
-        Field("region", "Region", _choices(regions)),
-        Field("state", "State", _choices(["driving", "parked", "silent", "unknown"])),
-        Field("box", "Box (west,south,east,north)"),
-    )
+def seen_devices(console: Console, query: Query, fixes: LastFixes, now: datetime) -> list[Seen]:
+    """All devices that the viewer may see: with a fix, with records, or named by an account."""
+    accounts = console.reference.account_of(now)
+    coverage = console.completeness.read()
+    records = coverage.states(now)
+    registry, sees = console.feed.registry_state, query.viewer.sees_device
+    found = []
+    for device in sorted({*fixes.of, *accounts, *records}):
+        account = accounts.get(device)
+        if not sees(device, account):
+            continue
+        fix = fixes.of.get(device)
+        if fix is not None and fix.time > now:
+            fix = None
+        state = state_of(fix, now) if fix else "silent" if device in records and device not in fixes.of else UNKNOWN
+        found.append(
+            Seen(device, fix, account.id if account else "none", state, records.get(device, UNKNOWN), registry(device))
+        )
+    return found
 
 
-def _choices(values: list[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((value, value) for value in values)
+def _matches(one: Seen, query: Query, box: Box | None) -> bool:
+    if any((text := query.get(name)) and one.value(name) != text for name in _FILTERS):
+        return False
+    return box is None or (one.fix is not None and box.holds(one.fix))
 
 
-def _island(rows: list[Row], fences: tuple[FenceVersion, ...]) -> dict[str, Any]:
+def _row(one: Seen, usage: DayUsage | None, alerts: AlertCounts, now: datetime) -> Row:
+    fix, device = one.fix, one.device
     return {
-        "devices": [
-            {name: row[name] for name in ("id", "state", "latitude", "longitude", "heading_deg", "age_s")}
-            for row in rows
-            if row["latitude"] is not None
-        ],
-        "fences": features_of(fences),
+        "id": f"{device.tenant}/{device.device}",
+        "device": device.device,
+        "tenant": device.tenant,
+        "account": one.account,
+        "href": address("device", device.tenant, device.device),
+        "state": one.state,
+        "time": fix.time if fix else None,
+        "age_s": round((now - fix.time).total_seconds()) if fix else None,
+        # a silent device may drive now
+        "speed_mps": fix.speed_mps if fix and one.state != "silent" else None,
+        "today_m": usage.distance_m if usage else None,
+        "alerts": alerts.count(device, now - _ALERTS),
+        "records": one.records,
+        "registry": one.registry,
+        "region": fix.region if fix else None,
+        "latitude": fix.latitude if fix else None,
+        "longitude": fix.longitude if fix else None,
+        "heading_deg": fix.heading_deg if fix else None,
     }
 
 
-def features_of(fences: tuple[FenceVersion, ...]) -> dict[str, Any]:
+def _facts(matching: Sequence[Seen], fixes: LastFixes, now: datetime, query: Query) -> tuple[Fact, ...]:
+    states = Counter(one.state for one in matching)
+    facts = [Fact("devices", "Devices", len(matching), Kind.COUNT)]
+    facts += [Fact(name, name.capitalize(), states[name], Kind.COUNT) for name in _MOTION]
+    if fixes.left_out:
+        facts.append(Fact("left_out", "Positions not used", fixes.left_out, Kind.COUNT))
+    newest = _stopped(sorted(one.fix.time for one in matching if one.state == "silent" and one.fix), len(matching))
+    if newest is not None and now - newest > _LONG_AGO:
+        href = query.address_with("/", at=newest.isoformat().replace("+00:00", "Z"), page="")
+        facts.append(Fact("stopped", "Most devices stopped at", newest, Kind.TIME, href))
+    if query.get("at"):
+        facts.append(Fact("at", "Shown as of (open: now)", now, Kind.TIME, query.address_with("/", at="", page="")))
+    return tuple(facts)
+
+
+def _stopped(silent: Sequence[datetime], devices: int) -> datetime | None:
+    """When most devices sent their last fix, if most are silent: the newest such fix near the median of all."""
+    if len(silent) * 2 <= devices:
+        return None
+    median = silent[len(silent) // 2]
+    return max(one for one in silent if one <= median + _LONG_AGO)
+
+
+def _note(fixes: LastFixes, at: datetime | None) -> str:
+    if fixes.since is None:
+        return "The lake has no records yet."
+    said = (
+        "Records: whether all records until five minutes before are received. Today: metered distance of the day. "
+        "Alerts: of the last hour."
+    )
+    later = "A device with a later fix is unknown: only its newest fix is kept. The replay shows all."
+    return said if at is None else f"{said} {later}"
+
+
+def paged(
+    query: Query, path: str, name: str, number: int, *, each: int, of: int
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """What a note says of rows that are shown in pages, and the links to the pages around. `name`: of the parameter."""
+    begin, found = (number - 1) * each, []
+    if number > 1:
+        found.append(("Previous rows", query.address_with(path, **{name: "" if number == 2 else str(number - 1)})))
+    if begin + each < of:
+        found.append(("Next rows", query.address_with(path, **{name: str(number + 1)})))
+    if not found:
+        return "", ()
+    return f"Rows {begin + 1:,} to {min(begin + each, of):,} of {of:,}. ", tuple(found)
+
+
+def _form(everything: Sequence[Seen]) -> tuple[Field, ...]:
+    def choices(name: str) -> tuple[tuple[str, str], ...]:
+        return tuple((value, value) for value in sorted({one.value(name) for one in everything} - {""}))
+
+    def all_of(values: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        return tuple((value, value) for value in values)
+
+    return (
+        Field("tenant", "Tenant", choices("tenant")),
+        Field("account", "Account", choices("account")),
+        Field("region", "Region", choices("region")),
+        Field("state", "State", all_of(_MOTION)),
+        Field("records", "Records", all_of(STATES)),
+        Field("registry", "Registry", all_of((*_REGISTRY, UNKNOWN))),
+        Field("box", "Box (west,south,east,north)"),
+        Field("at", "At (time with offset)"),
+    )
+
+
+def _island(
+    console: Console, matching: Sequence[Seen], now: datetime, span: tuple[datetime, datetime]
+) -> dict[str, Any]:
+    placed = [one.fix for one in matching if one.fix is not None]
+    tracks = console.day_tracks.read(*span).document([one.device for one in matching])
+    return {
+        "ids": [[fix.tenant, fix.device] for fix in placed],
+        **fix_columns(placed),
+        "now": round(now.timestamp() * 1000),
+        "silent_s": SILENT_S,
+        "moving_mps": MOVING_MPS,
+        "fences": features_of(console.reference.fences_at(now)),
+        "tracks": tracks,
+    }
+
+
+def fix_columns(fixes: Sequence[LastFix]) -> dict[str, str]:
+    """Last fixes as columns for a browser, as the live stream has them; -1: the fix states none."""
+    motion = [-1 if one.speed_mps is None else min(round(one.speed_mps * 10), 32_767) for one in fixes]
+    heading = [-1 if one.heading_deg is None else round(one.heading_deg) % 360 for one in fixes]
+    return {
+        "longitude": degrees_text(np.array([one.longitude for one in fixes], np.float64)),
+        "latitude": degrees_text(np.array([one.latitude for one in fixes], np.float64)),
+        "time": column_text(np.array([min(int(one.time.timestamp()), 2**31 - 1) for one in fixes], "<i4")),
+        "speed": column_text(np.array(motion, "<i2")),
+        "heading": column_text(np.array(heading, "<i2")),
+    }
+
+
+def features_of(fences: Sequence[FenceVersion]) -> dict[str, Any]:
     """Fences and gates as a GeoJSON FeatureCollection."""
     return {
         "type": "FeatureCollection",

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloud_jobs.config import CloudSettings
 from console.app import make_app
 from console.context import LOCAL, Console, Viewer
-from console.serve import open_socket
+from console.serve import make_server, open_socket
 from simulator import generated_scenario
 from simulator.folder import streets_of
 from tests.cloud_jobs.billing.page_lake import PageLake
@@ -34,7 +33,7 @@ def console_of(lake: Path, **console: Any) -> Console:
         "checkpoints": str(lake.parent / "checkpoints"),
         "clusters": [{"name": "hq", "service_url": "pulsar://127.0.0.1:1", "admin_url": "http://127.0.0.1:1"}],
         "reference": {"unsigned": True},
-        "console": {"port": 0, **console},
+        "console": {"port": 0, "live": False, **console},
     }
     return Console(CloudSettings.model_validate(settings), now=lambda: NOW)
 
@@ -89,9 +88,9 @@ def seen_by(app: ASGIApp, viewer: Viewer) -> ASGIApp:
 
 def serving(console: Console, viewer: Viewer = LOCAL) -> Iterator[Served]:
     """The console of the settings on a free port of loopback, until the generator is closed."""
-    app = seen_by(make_app(console), viewer)
+    app = make_app(console)
     socket = open_socket(console.settings.console)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=2))
+    server = make_server(seen_by(app, viewer), app.state.streams.end, grace_s=2)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:

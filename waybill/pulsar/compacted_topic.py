@@ -92,7 +92,8 @@ class SharedClient:
 class CompactedTopicReader:
     """Calls `on_message` for each message, and `on_standing` when it becomes current or stops being so.
 
-    With `is_compacted=False` it reads all messages that are still there. `starts_anew` is asked twice a second whether
+    With `is_compacted=False` it reads all messages that are still there, and with `from_end` only those that come from
+    now on. `starts_anew` is asked twice a second whether
     to read everything again. `on_begin` is called at each beginning. The topic is also read again when it has become
     empty, which is checked every `loss_look_s`. `client`: shared with other readers; None: its own.
 
@@ -110,6 +111,7 @@ class CompactedTopicReader:
         *,
         backoff_max_s: float = 5.0,
         is_compacted: bool = True,
+        from_end: bool = False,
         on_begin: Callable[[], object] = lambda: None,
         starts_anew: Callable[[], bool] = lambda: False,
         loss_look_s: float = math.inf,
@@ -117,7 +119,7 @@ class CompactedTopicReader:
         receiver_queue: int = RECEIVER_QUEUE,
     ) -> None:
         self._on_begin, self._starts_anew = on_begin, starts_anew
-        self.topic, self._is_compacted = topic, is_compacted
+        self.topic, self._is_compacted, self._from_end = topic, is_compacted, from_end
         self._client, self._receiver_queue = client or SharedClient(service_url, access), receiver_queue
         self._access = access
         self._on_message, self._on_standing = on_message, on_standing
@@ -169,7 +171,8 @@ class CompactedTopicReader:
         with self._client.use() as client:
             if self._last is None:
                 self._on_begin()
-            start = pulsar.MessageId.earliest if self._last is None else self._last
+            first = pulsar.MessageId.latest if self._from_end else pulsar.MessageId.earliest
+            start = first if self._last is None else self._last
             # A reader leaves no subscription behind.
             reader = client.create_reader(
                 self.topic, start, is_read_compacted=self._is_compacted, receiver_queue_size=self._receiver_queue

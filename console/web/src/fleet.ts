@@ -1,81 +1,275 @@
 // The fleet's map: one MultiPoint for each state, which is drawn at a third of the cost of a point each.
 import type { GeoJSONSource, Map } from "maplibre-gl";
-import { addFences, boxOf, colours, makeMap } from "./map";
+import { linesOf, int32, placeAt, placesOf } from "./columns";
+import { fixesOf, follow, type Update } from "./live";
+import { addFences, addTracks, boxOf, colours, legendOf, makeMap, square, wedge } from "./map";
 
-interface Device {
-  id: string;
-  state: string;
-  latitude: number;
-  longitude: number;
-  heading_deg: number | null;
-  age_s: number;
+type State = "driving" | "parked" | "silent" | "unknown";
+type Fixes = ReturnType<typeof fixesOf>;
+
+const states: State[] = ["driving", "parked", "silent", "unknown"];
+const labelZoom = 11.4;
+/** More labels than these are drawn slowly, and cover each other. */
+const mostLabels = 2000;
+
+interface Fleet {
+  ids: string[];
+  names: string[];
+  tenants: string[];
+  at: globalThis.Map<string, number>;
+  fixes: Fixes;
+  now: number;
+  silentS: number;
+  movingDmps: number;
+  zone: string;
 }
 
-const states = ["unknown", "silent", "parked", "driving"];
+function fleetOf(data: Record<string, unknown>): Fleet {
+  const pairs = data["ids"] as [string, string][];
+  const ids = pairs.map(([tenant, device]) => `${tenant}/${device}`);
+  return {
+    ids,
+    names: pairs.map(([, device]) => device),
+    tenants: pairs.map(([tenant]) => tenant),
+    at: new globalThis.Map(ids.map((id, at) => [id, at])),
+    fixes: fixesOf(data),
+    now: data["now"] as number,
+    silentS: data["silent_s"] as number,
+    movingDmps: (data["moving_mps"] as number) * 10,
+    zone: data["zone"] as string,
+  };
+}
 
-function byState(devices: Device[]): GeoJSON.FeatureCollection {
+const ageOf = (fleet: Fleet, at: number): number => fleet.now / 1000 - (fleet.fixes.time[at] as number);
+
+function stateOf(fleet: Fleet, at: number): State {
+  if (ageOf(fleet, at) > fleet.silentS) return "silent";
+  const speed = fleet.fixes.speed[at] as number;
+  if (speed < 0) return "unknown";
+  return speed > fleet.movingDmps ? "driving" : "parked";
+}
+
+/** The places of the devices in each state. */
+function byState(fleet: Fleet): Record<State, [number, number][]> {
+  const found: Record<State, [number, number][]> = { driving: [], parked: [], silent: [], unknown: [] };
+  for (let at = 0; at < fleet.ids.length; at += 1) found[stateOf(fleet, at)].push(placeAt(fleet.fixes, at));
+  return found;
+}
+
+function points(fleet: Fleet): GeoJSON.FeatureCollection {
+  const found = byState(fleet);
   return {
     type: "FeatureCollection",
     features: states.map((state) => ({
       type: "Feature",
       properties: { state },
-      geometry: {
-        type: "MultiPoint",
-        coordinates: devices.filter((one) => one.state === state).map((one) => [one.longitude, one.latitude]),
-      },
+      geometry: { type: "MultiPoint", coordinates: found[state] },
     })),
   };
 }
 
-function addDevices(map: Map, devices: Device[]): void {
+/** A point for each device that has a label; a driving one has a wedge in its direction too. */
+function labels(fleet: Fleet): GeoJSON.FeatureCollection {
+  const features: GeoJSON.Feature[] = [];
+  const tenants = new Set(fleet.tenants).size;
+  if (fleet.ids.length <= mostLabels) {
+    for (let at = 0; at < fleet.ids.length; at += 1) {
+      const heading = fleet.fixes.heading[at] as number;
+      features.push({
+        type: "Feature",
+        properties: {
+          name: fleet.names[at],
+          tenant: tenants > 1 ? ` ${fleet.tenants[at]}` : "",
+          heading: stateOf(fleet, at) === "driving" && heading >= 0 ? heading : -1,
+        },
+        geometry: { type: "Point", coordinates: placeAt(fleet.fixes, at) },
+      });
+    }
+  }
+  return { type: "FeatureCollection", features };
+}
+
+function addDevices(map: Map, fleet: Fleet): void {
   const colour = colours();
-  map.addSource("devices", { type: "geojson", data: byState(devices) });
+  map.addSource("devices", { type: "geojson", data: points(fleet) });
+  map.addSource("labels", { type: "geojson", data: labels(fleet) });
+  map.addImage("wedge", wedge(colour.driving, colour.circle));
+  map.addImage("square", square(colour.silent, colour.circle), { pixelRatio: 2 });
   map.addLayer({
     id: "devices",
     type: "circle",
     source: "devices",
+    filter: ["!=", ["get", "state"], "silent"],
     paint: {
       "circle-radius": ["interpolate", ["linear"], ["zoom"], 4, 3, 10, 5, 13, 7],
-      "circle-color": ["match", ["get", "state"], "driving", colour.driving, "silent", colour.silent, colour.parked],
-      "circle-stroke-color": ["match", ["get", "state"], "parked", colour.ring, "unknown", colour.ring, colour.circle],
+      "circle-color": ["match", ["get", "state"], "driving", colour.driving, colour.parked],
+      "circle-stroke-color": ["match", ["get", "state"], "driving", colour.circle, colour.ring],
       "circle-stroke-width": 2,
     },
   });
+  map.addLayer({
+    id: "silent",
+    type: "symbol",
+    source: "devices",
+    filter: ["==", ["get", "state"], "silent"],
+    layout: {
+      "icon-image": "square",
+      "icon-size": ["interpolate", ["linear"], ["zoom"], 4, 0.5, 10, 0.75, 13, 1],
+      "icon-allow-overlap": true,
+      "icon-ignore-placement": true,
+    },
+  });
+  map.addLayer({
+    id: "heading",
+    type: "symbol",
+    source: "labels",
+    minzoom: 10,
+    filter: [">=", ["get", "heading"], 0],
+    layout: {
+      "icon-image": "wedge",
+      "icon-size": 0.62,
+      "icon-rotate": ["get", "heading"],
+      "icon-rotation-alignment": "map",
+      "icon-allow-overlap": true,
+      "icon-ignore-placement": true,
+    },
+  });
+  map.addLayer({
+    id: "device-name",
+    type: "symbol",
+    source: "labels",
+    minzoom: labelZoom,
+    layout: {
+      "text-field": ["format", ["get", "name"], {}, ["get", "tenant"], { "font-scale": 0.9, "text-color": colour.ring }],
+      "text-font": ["Noto Sans Medium"],
+      "text-size": 11,
+      "text-variable-anchor": ["left", "right", "top", "bottom"],
+      "text-radial-offset": 1.15,
+    },
+    paint: { "text-color": colour.text, "text-halo-color": colour.halo, "text-halo-width": 1.4 },
+  });
 }
 
-function legend(element: HTMLElement, devices: Device[]): void {
-  const list = document.createElement("ul");
-  list.className = "legend";
-  for (const state of [...states].reverse()) {
-    const item = document.createElement("li");
-    item.className = `state state-${state}`;
-    item.textContent = `${state} ${devices.filter((one) => one.state === state).length}`;
-    list.append(item);
-  }
-  element.append(list);
-}
-
-/** The device nearest to a place on the screen, at most 12 pixels away. */
-export function nearest(map: Map, devices: Device[], x: number, y: number): Device | null {
-  let best: Device | null = null;
+/** The device nearest to a place on the screen, at most 12 pixels away; -1: none. */
+function nearest(map: Map, fleet: Fleet, x: number, y: number): number {
+  let best = -1;
   let least = 12 ** 2;
-  for (const one of devices) {
-    const at = map.project([one.longitude, one.latitude]);
-    const squared = (at.x - x) ** 2 + (at.y - y) ** 2;
-    if (squared < least) [best, least] = [one, squared];
+  for (let at = 0; at < fleet.ids.length; at += 1) {
+    const place = map.project(placeAt(fleet.fixes, at));
+    const squared = (place.x - x) ** 2 + (place.y - y) ** 2;
+    if (squared < least) [best, least] = [at, squared];
   }
   return best;
 }
 
+/** Two units at most, as the server writes it. */
+function durationText(seconds: number): string {
+  const whole = Math.max(0, Math.round(seconds));
+  const units: [number, string, number, string][] = [
+    [86400, "d", 3600, "h"],
+    [3600, "h", 60, "min"],
+    [60, "min", 1, "s"],
+  ];
+  for (const [size, name, smaller, smallerName] of units) {
+    if (whole < size) continue;
+    const rest = Math.floor((whole % size) / smaller);
+    return `${Math.floor(whole / size)} ${name}${rest ? ` ${rest} ${smallerName}` : ""}`;
+  }
+  return `${whole} s`;
+}
+
+/** A time in the page's zone with its offset, as the server writes it; never in the browser's own zone. */
+function timeText(seconds: number, zone: string): string {
+  const options = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" } as const;
+  const format = new Intl.DateTimeFormat("en-CA", { ...options, timeZone: zone, hourCycle: "h23", timeZoneName: "longOffset" });
+  const part = Object.fromEntries(format.formatToParts(seconds * 1000).map((one) => [one.type, one.value]));
+  const offset = zone === "UTC" ? "UTC" : part["timeZoneName"] === "GMT" ? "+00:00" : part["timeZoneName"]?.slice(3);
+  return `${part["year"]}-${part["month"]}-${part["day"]} ${part["hour"]}:${part["minute"]}:${part["second"]} ${offset}`;
+}
+
+/** A cell's text is replaced in its place: focus, selection and scroll stay. */
+function write(cell: Element | null, text: string, kind: "unknown" | State | ""): void {
+  if (!cell) return;
+  const inner = cell.firstElementChild ?? cell.appendChild(document.createElement("span"));
+  const name = kind === "unknown" && text === "unknown" ? "unknown" : kind ? `state state-${kind}` : "";
+  if (cell.textContent?.trim() !== text) {
+    cell.textContent = "";
+    inner.textContent = text;
+    cell.append(inner);
+  }
+  if (inner.className !== name) inner.className = name;
+}
+
+class Rows {
+  private readonly rows: [id: string, state: Element | null, age: Element | null, speed: Element | null, time: Element | null][];
+
+  constructor(table: HTMLTableElement | null) {
+    const cell = (row: Element, key: string) => row.querySelector(`td[data-key="${key}"]`);
+    this.rows = [...(table?.querySelectorAll<HTMLElement>("tbody tr[data-id]") ?? [])].map((row) => [
+      row.dataset.id ?? "",
+      cell(row, "state"),
+      cell(row, "age_s"),
+      cell(row, "speed_mps"),
+      cell(row, "time"),
+    ]);
+  }
+
+  update(fleet: Fleet, moved: Set<string>): void {
+    for (const [id, state, age, speed, time] of this.rows) {
+      const at = fleet.at.get(id);
+      if (at === undefined) continue;
+      const is = stateOf(fleet, at);
+      write(state, is, is);
+      write(age, durationText(ageOf(fleet, at)), "");
+      const known = is !== "silent" && (fleet.fixes.speed[at] as number) >= 0;
+      write(speed, known ? `${Math.round(((fleet.fixes.speed[at] as number) / 10) * 3.6)} km/h` : "unknown", known ? "" : "unknown");
+      if (moved.has(id)) write(time, timeText(fleet.fixes.time[at] as number, fleet.zone), "");
+    }
+  }
+}
+
+/** Takes an update into the fleet; the ids of devices that have a newer fix. */
+function merge(fleet: Fleet, ids: string[], update: Update): Set<string> {
+  const moved = new Set<string>();
+  for (let from = 0; from < update.time.length; from += 1) {
+    const at = fleet.at.get(ids[from] ?? "");
+    if (at === undefined || (update.time[from] as number) <= (fleet.fixes.time[at] as number)) continue;
+    for (const name of ["longitude", "latitude", "time", "speed", "heading"] as const) {
+      fleet.fixes[name][at] = update[name][from] as number;
+    }
+    moved.add(fleet.ids[at] as string);
+  }
+  fleet.now = update.now;
+  return moved;
+}
+
+function sourceText(update: Update): string {
+  const since = update.heardAt === null ? "Nothing new came yet." : `The last new fix came ${durationText((update.now - update.heardAt) / 1000)} ago.`;
+  if (update.source === "topics") return `Live: the topics of ${update.cluster}. ${since}`;
+  const why = update.problem ? ` The topics of ${update.cluster} are not read: ${update.problem.slice(0, 120)}.` : "";
+  return `Live: new commits of the lake. ${since}${why}`;
+}
+
 export async function draw(element: HTMLElement, data: Record<string, unknown>): Promise<void> {
-  const devices = data["devices"] as Device[];
-  legend(element, devices);
-  const map = await makeMap(element, boxOf(devices.map((one) => [one.longitude, one.latitude])));
+  const fleet = fleetOf(data);
+  const said = document.createElement("p");
+  said.className = "live";
+  said.textContent = data["live"] ? "Live: connecting." : "A time of the past: nothing moves here.";
+  element.append(said);
+  const counts = () => {
+    const found = byState(fleet);
+    return states.map((state): [string, string] => [`state state-${state}`, `${state} ${found[state].length}`]);
+  };
+  const legend = legendOf(element, counts(), data["fences"] as GeoJSON.FeatureCollection);
+  const map = await makeMap(element, boxOf(fleet.ids.map((_, at) => placeAt(fleet.fixes, at))));
+  const tracks = data["tracks"] as Record<string, unknown>;
+  addTracks(map, linesOf(placesOf(tracks), int32(tracks["begins"])));
   addFences(map, data["fences"] as GeoJSON.FeatureCollection);
-  addDevices(map, devices);
+  addDevices(map, fleet);
+  const rows = new Rows(document.querySelector("table#devices"));
   map.on("click", (event) => {
-    const device = nearest(map, devices, event.point.x, event.point.y);
-    const row = device && document.querySelector(`tr[data-id="${CSS.escape(device.id)}"]`);
+    const at = nearest(map, fleet, event.point.x, event.point.y);
+    const row = at < 0 ? null : document.querySelector(`tr[data-id="${CSS.escape(fleet.ids[at] as string)}"]`);
     document.querySelector("tr.selected")?.classList.remove("selected");
     row?.classList.add("selected");
     row?.scrollIntoView({ block: "nearest" });
@@ -83,5 +277,21 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   map.once("idle", () => {
     element.dataset.drawn = "true";
   });
-  Object.assign(element, { waybillMap: map, source: map.getSource("devices") as GeoJSONSource });
+  Object.assign(element, { waybillMap: map });
+  if (!data["live"]) return;
+  follow(
+    data["live"] as string,
+    (ids, update) => {
+      const moved = merge(fleet, ids, update);
+      rows.update(fleet, moved);
+      said.textContent = sourceText(update);
+      legend(counts());
+      (map.getSource("devices") as GeoJSONSource).setData(points(fleet));
+      if (map.getZoom() >= 10) (map.getSource("labels") as GeoJSONSource).setData(labels(fleet));
+      element.dataset.updates = String(Number(element.dataset.updates ?? "0") + 1);
+    },
+    (since) => {
+      said.textContent = `Live: the console does not answer since ${durationText((Date.now() - since) / 1000)}. The last known fixes are shown.`;
+    },
+  );
 }

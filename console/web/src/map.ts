@@ -184,6 +184,18 @@ export interface FenceProperties {
   gate: boolean;
 }
 
+/** The northernmost corner of a shape, for its name: the middle of a ring is in its hole. */
+function northernmost(one: GeoJSON.Feature): GeoJSON.Feature {
+  let best: GeoJSON.Position = [0, -90];
+  const visit = (coordinates: unknown): void => {
+    if (!Array.isArray(coordinates)) return;
+    if (typeof coordinates[0] !== "number") return coordinates.forEach(visit);
+    if ((coordinates[1] as number) > (best[1] as number)) best = coordinates as GeoJSON.Position;
+  };
+  if ("coordinates" in one.geometry) visit(one.geometry.coordinates);
+  return { ...one, geometry: { type: "Point", coordinates: best } };
+}
+
 /** Fences and gates: areas with their holes, and their names above them. */
 export function addFences(map: maplibregl.Map, fences: GeoJSON.FeatureCollection): void {
   const ids = [...new Set(fences.features.map((one) => (one.properties as FenceProperties).id))].sort();
@@ -211,16 +223,101 @@ export function addFences(map: maplibregl.Map, fences: GeoJSON.FeatureCollection
       "line-width": ["interpolate", ["linear"], ["zoom"], 9, 1, 12, 1.8, 15, 2.6],
     },
   });
+  map.addSource("fence-names", { type: "geojson", data: { type: "FeatureCollection", features: coloured.features.map(northernmost) } });
   map.addLayer({
     id: "fence-name",
     type: "symbol",
-    source: "fences",
+    source: "fence-names",
     layout: {
       "text-field": ["get", "name"],
       "text-font": ["Noto Sans Bold"],
       "text-size": 13,
-      "symbol-placement": "point",
+      "text-anchor": "bottom",
+      "text-offset": [0, -0.2],
+      "text-allow-overlap": true,
     },
     paint: { "text-color": ["get", "colour"], "text-halo-color": colours().halo, "text-halo-width": 1.6 },
+  });
+}
+
+/** Tracks of a day at low opacity: they draw the roads that a fleet drives. */
+export function addTracks(map: maplibregl.Map, lines: [number, number][][]): void {
+  map.addSource("tracks", {
+    type: "geojson",
+    data: { type: "Feature", properties: {}, geometry: { type: "MultiLineString", coordinates: lines } },
+  });
+  map.addLayer({
+    id: "tracks",
+    type: "line",
+    source: "tracks",
+    layout: { "line-cap": "round", "line-join": "round" },
+    paint: {
+      "line-color": colours().track,
+      "line-opacity": map.getSource("basemap") ? 0.13 : 0.22,
+      "line-width": ["interpolate", ["linear"], ["zoom"], 10, 0.8, 13, 2, 16, 4],
+    },
+  });
+}
+
+function image(size: number, paint: (context: CanvasRenderingContext2D) => void): ImageData {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = size;
+  const context = canvas.getContext("2d") as CanvasRenderingContext2D;
+  paint(context);
+  return context.getImageData(0, 0, size, size);
+}
+
+/** The tip of a wedge that points north, apart from the circle in its middle. */
+export function wedge(fill: string, ring: string): ImageData {
+  return image(64, (context) => {
+    context.beginPath();
+    context.moveTo(32, 1);
+    context.lineTo(41, 17);
+    context.quadraticCurveTo(32, 12, 23, 17);
+    context.closePath();
+    context.fillStyle = fill;
+    context.strokeStyle = ring;
+    context.lineWidth = 2;
+    context.fill();
+    context.stroke();
+  });
+}
+
+/** A square: what is not known since it was there last. */
+export function square(fill: string, ring: string): ImageData {
+  return image(32, (context) => {
+    context.fillStyle = ring;
+    context.fillRect(2, 2, 28, 28);
+    context.fillStyle = fill;
+    context.fillRect(6, 6, 20, 20);
+  });
+}
+
+/** A legend below the map: the given entries, then each zone in its colour. The result replaces the texts of entries. */
+export function legendOf(
+  element: HTMLElement,
+  entries: [className: string, text: string][],
+  fences: GeoJSON.FeatureCollection,
+): (entries: [className: string, text: string][]) => void {
+  const list = document.createElement("ul");
+  list.className = "legend";
+  const items = entries.map(([className, text]) => {
+    const item = document.createElement("li");
+    item.className = className;
+    item.textContent = text;
+    list.append(item);
+    return item;
+  });
+  const names = new globalThis.Map(fences.features.map((one) => [(one.properties as FenceProperties).id, (one.properties as FenceProperties).name]));
+  for (const [at, id] of [...names.keys()].sort().slice(0, 12).entries()) {
+    const item = document.createElement("li");
+    item.className = `zone zone-${at % zones.length}`;
+    item.textContent = names.get(id) ?? id;
+    list.append(item);
+  }
+  element.append(list);
+  return (fresh) => fresh.forEach(([, text], at) => {
+    const item = items[at];
+    if (item && item.textContent !== text) item.textContent = text;
   });
 }

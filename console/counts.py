@@ -1,0 +1,116 @@
+"""What was metered of devices in a span, and how many alerts they raised."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, QUARTERS, TABLES, WHOLE_DEVICE
+from cloud_jobs.lake.snapshot_reads import of_devices, rows_in_force
+from console.lake import OpenLake
+
+_HOUR: Final = timedelta(hours=1)
+_QUARTER_US: Final = 900_000_000
+_KEY: Final = ("tenant", "device", "hour", "zone", "commit_number")
+OUTSIDE: Final = ""
+"""The zone of usage outside of all zones."""
+
+
+@dataclass(slots=True)
+class DayUsage:
+    """Metered quantities of a device in a span. `zones`: by zone, OUTSIDE included; `whole`: of the device anywhere."""
+
+    zones: dict[str, dict[str, int]] = field(default_factory=dict)
+    whole: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def distance_m(self) -> float | None:
+        """The driven distance: a place belongs to one zone at most, so zones add up. None: nothing of it is metered."""
+        return None if not self.zones else sum(one["distance_mm"] for one in self.zones.values()) / 1000
+
+
+def usage_of(
+    lake: OpenLake, devices: Collection[TenantDevice], start: datetime, end: datetime
+) -> dict[TenantDevice, DayUsage]:
+    """The usage in force of devices from `start` until before `end`, both on quarters of an hour.
+
+    A device without usage in the span is left out. Raises LakeError, StoreUnavailable.
+    """
+    if not devices or not lake.has("usage"):
+        return {}
+    begin, last = start.astimezone(UTC), end.astimezone(UTC)
+    names = sorted({one.device for one in devices})
+    stored = lake.stored("usage")
+    if not len(stored):
+        return {}
+    stored = stored.of_days((begin - _HOUR).date(), last.date()).within("device", [(name, name) for name in names])
+    found = lake.rows_in(
+        stored,
+        (*_KEY, *QUANTITIES),
+        where=[("hour", ">", begin - _HOUR), ("hour", "<", last), ("device", "in", names)],
+    )
+    rows = rows_in_force(of_devices(found, devices))
+    hour = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
+    quarter = hour + np.arange(QUARTERS) * _QUARTER_US
+    within = (quarter >= _micros(begin)) & (quarter < _micros(last))
+    sums = {name: (_quarters(rows[name]) * within).sum(axis=1).tolist() for name in QUANTITIES}
+    usage: dict[TenantDevice, DayUsage] = {}
+    keys = zip(*(rows[name].to_pylist() for name in ("tenant", "device", "zone")), strict=True)
+    for at, (tenant, device, zone) in enumerate(keys):
+        if zone == LATE_POSITIONS or not within[at].any():
+            continue
+        of_device = usage.setdefault(TenantDevice(tenant, device), DayUsage())
+        into = of_device.whole if zone == WHOLE_DEVICE else of_device.zones.setdefault(zone, {})
+        for name, values in sums.items():
+            into[name] = into.get(name, 0) + values[at]
+    return usage
+
+
+def _quarters(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    flat = pc.list_flatten(column).to_numpy() if len(column) else np.zeros(0, np.int64)
+    found: NDArray[np.int64] = flat.reshape(-1, QUARTERS)
+    return found
+
+
+def _micros(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertCounts:
+    """Alerts of a span by device. `until`: when alerts were collected last; None: never, then nothing is known."""
+
+    of: dict[TenantDevice, int]
+    until: datetime | None
+
+    def count(self, device: TenantDevice, start: datetime) -> int | None:
+        """None if no alert was collected since the span began: none is known, and some may have been raised."""
+        known = self.of.get(device)
+        return known if known is not None or self.until is None or self.until < start else 0
+
+
+def alerts_of(lake: OpenLake, start: datetime, end: datetime) -> AlertCounts:
+    """The alerts of crossings from `start` until `end`, both included. Raises LakeError, StoreUnavailable."""
+    if not lake.has("alerts"):
+        return AlertCounts({}, None)
+    stored = lake.stored("alerts")
+    if not len(stored):
+        return AlertCounts({}, None)
+    begin, last = start.astimezone(UTC), end.astimezone(UTC)
+    days = stored.of_days(begin.date(), last.date())
+    kind = TABLES["alerts"].schema.field("time").type
+    rows = lake.rows_in(days, ("tenant", "device", "time", "collected_at"))
+    until: Any = pc.max(rows["collected_at"]).as_py() if rows.num_rows else None
+    during = pc.and_(
+        pc.greater_equal(rows["time"], pa.scalar(begin, kind)), pc.less_equal(rows["time"], pa.scalar(last, kind))
+    )
+    counted = rows.filter(during).group_by(["tenant", "device"]).aggregate([([], "count_all")]).to_pylist()
+    return AlertCounts({TenantDevice(one["tenant"], one["device"]): one["count_all"] for one in counted}, until)
