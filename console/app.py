@@ -20,7 +20,7 @@ from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
 from console.http import Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import fleet
+from console.pages import fleet, replay
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PAGES: Final[Mapping[str, View]] = {
     "/": fleet.page,
+    "/replay": replay.page,
+    "/replay/data": replay.data,
 }
 """Each page by its address."""
 

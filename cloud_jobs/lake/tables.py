@@ -156,7 +156,7 @@ class Lake:
         schema = pa.schema([schema.field(name) for name in columns or schema.names])
         asked = [*dict.fromkeys((*schema.names, *(name for name, _, _ in where)))]
         for name, compared, value in where:
-            ranges.setdefault(name, _range_of(compared, value))
+            ranges[name] = _both(ranges.get(name, (None, None)), _range_of(compared, value))
         with self.damage_as_error(table):
             files, paths = self.files(table), stored.meeting(ranges).paths
             with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
@@ -237,6 +237,12 @@ def row_fault_as_error(table: str, row: dict[str, Any]) -> Iterator[None]:
         yield
     except (ValueError, TypeError, KeyError) as error:
         raise LakeError(f"table {table!r} holds a row that cannot be read: {row}: {error}") from error
+
+
+def _both(one: Range, other: Range) -> Range:
+    """The range within both."""
+    lows, highs = ([end for end in ends if end is not None] for ends in zip(one, other, strict=True))
+    return max(lows, default=None), min(highs, default=None)
 
 
 def _range_of(compared: str, value: Any) -> Range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import threading
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from PIL import Image
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cloud_jobs.config import CloudSettings
@@ -144,6 +146,12 @@ class Tab:
         return self.page.evaluate(
             f"() => {{ const m = document.querySelector('[data-island]').waybillMap; return {value} }}"
         )
+
+    def pixels(self, places: list[list[float]]) -> list[tuple[int, int, int]]:
+        """The colours at places of the window, red, green and blue."""
+        image = Image.open(io.BytesIO(self.page.screenshot())).convert("RGB")
+        colours = [image.getpixel((round(x), round(y))) for x, y in places]
+        return [tuple(one) for one in colours]  # type: ignore[misc, arg-type]
 
     @property
     def renderer(self) -> str:

@@ -5,6 +5,7 @@ export type Island = (element: HTMLElement, data: Record<string, unknown>) => vo
 
 const islands: Record<string, () => Promise<{ draw: Island }>> = {
   fleet: () => import("./fleet"),
+  replay: () => import("./replay"),
 };
 
 async function start(element: HTMLElement): Promise<void> {

@@ -1,0 +1,337 @@
+"""How many devices moved in a span of time: their tracks, and the events of the span. Read from few files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.data_files import StoredFiles
+from cloud_jobs.lake.tables import Condition
+from console.context import Query
+from console.errors import BadQuery
+from console.lake import OpenLake
+from geo.spatial import Fixes, Revision, Tracks, TrackSettings, build_tracks, in_force, valid_positions
+
+MOST_RECORDS: Final = 20_000_000
+"""A span whose files hold more records is refused."""
+_COLUMNS: Final = (
+    "tenant",
+    "device",
+    "epoch",
+    "seq",
+    "device_time",
+    "latitude",
+    "longitude",
+    "speed_mps",
+    "accuracy_m",
+)
+
+Visible = Callable[[Collection[TenantDevice]], Collection[TenantDevice]]
+"""Which devices of some may be shown."""
+
+
+class Box(NamedTuple):
+    """Degrees; a box across the antimeridian has its west east of its east."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+
+# The span of an address.
+
+
+class Span(NamedTuple):
+    """From `start` until before `end`, in UTC."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def start_ms(self) -> int:
+        return round(self.start.timestamp() * 1000)
+
+    @property
+    def end_ms(self) -> int:
+        return round(self.end.timestamp() * 1000)
+
+    def widened(self, before_ms: float, after_ms: float) -> Span:
+        return Span(self.start - timedelta(milliseconds=before_ms), self.end + timedelta(milliseconds=after_ms))
+
+
+def span_of(query: Query, zone: ZoneInfo, *, default: Callable[[], Span], longest: timedelta) -> Span:
+    """The span that `start` and `end` of an address name; a time without an offset is one of the zone.
+
+    Without both: `default`. With one: the default's length after or before it. Raises BadQuery.
+    """
+    start, end = (_moment(query, name, zone) for name in ("start", "end"))
+    if start is None or end is None:
+        usual = default()
+        length = usual.end - usual.start
+        if start is None:
+            start = usual.start if end is None else end - length
+        end = end or start + length
+    if not start < end:
+        raise BadQuery("end", "it is not after the start")
+    if end - start > longest:
+        raise BadQuery("end", f"the span is longer than {longest.total_seconds() / 3600:,.0f} hours")
+    return Span(start, end)
+
+
+def _moment(query: Query, name: str, zone: ZoneInfo) -> datetime | None:
+    # a plus sign that was not quoted arrives as a space
+    text = query.get(name).strip().replace(" ", "+" if query.get(name).count(":") > 1 else "T")
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        made = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise BadQuery(name, f"{text!r} is not a time, as 2026-01-05T08:20") from error
+    if not 1971 <= made.year <= 2200:
+        raise BadQuery(name, f"{text!r} is not a time between 1971 and 2200")
+    return made
+
+
+def local_text(moment: datetime, zone: ZoneInfo) -> str:
+    """A time as a field of a form has it."""
+    return moment.astimezone(zone).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def newest_span(lake: OpenLake, length: timedelta, now: datetime) -> Span:
+    """The span up to the newest record of the newest usual day: one with a twentieth of the records of the fullest day.
+
+    A lone canary, or a device without a clock, does not decide it.
+    """
+    end = now
+    if lake.has("records"):
+        stored = lake.stored("records").of_days(last=(now + timedelta(days=1)).date())
+        of_day: dict[date, int] = {}
+        days = stored.actions["partition.device_date"].to_pylist()
+        for day, count in zip(days, stored.row_counts, strict=True):
+            of_day[day] = of_day.get(day, 0) + count
+        usual = [day for day, count in of_day.items() if 20 * count >= max(of_day.values())]
+        if usual:
+            bounds = stored.on_days([max(usual)]).bounds("device_time")
+            end = max((newest for _, newest in bounds if newest is not None), default=now)
+    end = (end + timedelta(seconds=1)).astimezone(UTC).replace(microsecond=0)
+    return Span(end - length, end)
+
+
+# Tracks.
+
+
+@dataclass(frozen=True, slots=True)
+class Movements:
+    """Tracks of devices: `tracks.fixes.device` indexes `devices`. `speed_mps`, `seq`: of each row of the fixes.
+
+    `files_read` of `files`: what was opened of the table. `outside`: positions outside the world, which are no fixes.
+    """
+
+    devices: tuple[TenantDevice, ...]
+    tracks: Tracks
+    speed_mps: np.ndarray[Any, np.dtype[np.float64]]
+    files_read: int
+    files: int
+    outside: int
+
+    def left_out(self) -> dict[str, int]:
+        """Positions that no track has, by the reason."""
+        counts = {name: count for name, count in self.tracks.counts().items() if name != "kept" and count}
+        return counts | ({"outside_the_world": self.outside} if self.outside else {})
+
+    def read_note(self) -> str:
+        """What was read and what is not shown, for the note of a table."""
+        left_out = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in self.left_out().items())
+        read = f"{self.files_read:,} of {self.files:,} files read."
+        return f"{read} Not drawn: {left_out}." if left_out else read
+
+
+def read_movements(
+    lake: OpenLake,
+    span: Span,
+    rules: TrackSettings,
+    visible: Visible,
+    *,
+    tenant: str = "",
+    near: Box | None = None,
+) -> Movements:
+    """The tracks of all visible devices in a span.
+
+    `near`: fixes far from a box are not read. A segment is at most as long as the rules let a device drive within a
+    gap; three times that around the box, tracks inside it are the same. Raises BadQuery for a span with too many
+    records, LakeError, StoreUnavailable.
+    """
+    if not lake.has("records"):
+        return _movements(pa.table({name: [] for name in _COLUMNS}), (), np.zeros(0, np.int64), rules, (0, 0))
+    stored = lake.stored("records")
+    wanted = stored.between("device_time", span.start, span.end)
+    if tenant:
+        wanted = wanted.between("tenant", tenant, tenant)
+    if (records := sum(wanted.row_counts)) > MOST_RECORDS:
+        raise BadQuery("end", f"files of the span hold {records:,} records, at most {MOST_RECORDS:,} are read")
+    where: list[Condition] = [
+        ("kind", "=", "position"),
+        ("device_time", ">=", span.start),
+        ("device_time", "<", span.end),
+        *([("tenant", "=", tenant)] if tenant else []),
+        *_near(near, rules),
+    ]
+    rows = lake.rows_in(wanted, _COLUMNS, where=where)
+    rows, devices, device = _numbered(rows, visible)
+    return _movements(rows, devices, device, rules, (len(wanted), len(stored)))
+
+
+def _near(box: Box | None, rules: TrackSettings) -> Iterator[Condition]:
+    if box is None or rules.max_speed_mps is None:
+        return
+    reach_deg = 3 * rules.max_speed_mps * rules.max_gap_s / 110_500.0
+    south, north = box.south - reach_deg, box.north + reach_deg
+    yield from (("latitude", ">=", south), ("latitude", "<=", north))
+    steepest = max(abs(south), abs(north))
+    if steepest > 85 or box.west > box.east:
+        return
+    wide_deg = reach_deg / float(np.cos(np.radians(steepest)))
+    if box.west - wide_deg > -180 and box.east + wide_deg < 180:
+        yield from (("longitude", ">=", box.west - wide_deg), ("longitude", "<=", box.east + wide_deg))
+
+
+def _numbered(
+    rows: pa.Table, visible: Visible
+) -> tuple[pa.Table, tuple[TenantDevice, ...], np.ndarray[Any, np.dtype[np.int64]]]:
+    """Rows of visible devices, the devices in order, and the number of each row's device."""
+    tenant, device = (
+        rows[name].cast(pa.string()).combine_chunks().dictionary_encode() for name in ("tenant", "device")
+    )
+    names = device.dictionary.to_pylist()
+    both = tenant.indices.to_numpy().astype(np.int64) * max(len(names), 1) + device.indices.to_numpy()
+    codes, inverse = np.unique(both, return_inverse=True)
+    tenants = tenant.dictionary.to_pylist()
+    there = [TenantDevice(tenants[code // len(names)], names[code % len(names)]) for code in codes.tolist()]
+    seen = sorted({*visible(there)})
+    number = {one: at for at, one in enumerate(seen)}
+    of_code = np.array([number.get(one, -1) for one in there], dtype=np.int64)
+    numbers = of_code[inverse] if there else np.zeros(0, np.int64)
+    keep = numbers >= 0
+    return rows.filter(pa.array(keep, pa.bool_())), tuple(seen), numbers[keep]
+
+
+def _movements(
+    rows: pa.Table,
+    devices: tuple[TenantDevice, ...],
+    device: np.ndarray[Any, np.dtype[np.int64]],
+    rules: TrackSettings,
+    files: tuple[int, int],
+) -> Movements:
+    # the engine keeps the first of equal times, in the order of epoch and seq
+    if rows.num_rows:
+        order = pc.sort_indices(rows, [(name, "ascending") for name in ("device_time", "epoch", "seq")])
+        rows, device = rows.take(order), device[order.to_numpy()]
+    latitude, longitude = (_numbers(rows[name]) for name in ("latitude", "longitude"))
+    usable = valid_positions(latitude, longitude)
+    rows, device = rows.filter(pa.array(usable, pa.bool_())), device[usable]
+    speed = _numbers(rows["speed_mps"])
+    fixes = Fixes(
+        device=device,
+        t_ms=rows["device_time"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_numpy(),
+        lat=latitude[usable],
+        lon=longitude[usable],
+        accuracy_m=_numbers(rows["accuracy_m"]),
+        speed_mps=speed,
+    )
+    outside = int(np.count_nonzero(~usable))
+    return Movements(devices, build_tracks(fixes, rules), speed, *files, outside)
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.float64]]:
+    made: np.ndarray[Any, np.dtype[np.float64]] = (
+        pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy().astype(np.float64)
+    )
+    return made
+
+
+# Events.
+
+
+class Happening(NamedTuple):
+    """An event of the span: `enter`, `exit`, `dwell` and the like of geofence events; `encounter`; `alert`.
+
+    `other`: the second device of an encounter. `place`: the fence or gate. `value`: seconds of the visit, the highest
+    speed, or the least metres between both devices, as `kind` has it.
+    """
+
+    id: str
+    time: datetime
+    kind: str
+    device: TenantDevice
+    other: TenantDevice | None
+    place: str | None
+    value: float | None
+
+
+def read_happenings(
+    lake: OpenLake, span: Span, visible: Visible, *, tenant: str, most: int
+) -> tuple[list[Happening], int]:
+    """The events, encounters and alerts of a span in the order of time, at most `most`, and how many there are."""
+    found = [
+        *_of_table(lake, "geofence_events", span, tenant, _event),
+        *_of_table(lake, "encounters", span, tenant, _encounter, time="start"),
+        *_of_table(lake, "alerts", span, tenant, _alert),
+    ]
+    seen = {*visible({device for one in found for device in (one.device, one.other) if device is not None})}
+    found = [one for one in found if one.device in seen and (one.other is None or one.other in seen)]
+    found.sort(key=lambda one: (one.time, one.id, one.kind))
+    return found[:most], len(found)
+
+
+def _of_table(
+    lake: OpenLake,
+    table: str,
+    span: Span,
+    tenant: str,
+    made: Callable[[dict[str, Any]], Happening],
+    *,
+    time: str = "time",
+) -> Iterable[Happening]:
+    if not lake.has(table):
+        return ()
+    # a day more on both sides: an encounter may begin before its day
+    stored: StoredFiles = lake.stored(table).of_days(
+        (span.start - timedelta(days=1)).date(), (span.end + timedelta(days=1)).date()
+    )
+    rows = lake.rows_in(stored, where=[("tenant", "=", tenant)] if tenant else [])
+    inside = pc.and_(pc.greater_equal(rows[time], span.start), pc.less(rows[time], span.end))
+    if "revision" not in rows.column_names:
+        return [made(row) for row in rows.filter(inside).to_pylist()]
+    # a later revision may have another time, or take the event back
+    ids = pc.unique(rows.filter(inside)["id"])
+    revised = rows.filter(pc.is_in(rows["id"], ids)).to_pylist()
+    revisions = [Revision(row["id"], row["revision"], made(row), row["retracted"]) for row in revised]
+    return [one for one in in_force(revisions).values() if span.start <= one.time < span.end]
+
+
+def _event(row: dict[str, Any]) -> Happening:
+    device = TenantDevice(row["tenant"], row["device"])
+    return Happening(row["id"], row["time"], row["kind"], device, None, row["place"], row["value"])
+
+
+def _encounter(row: dict[str, Any]) -> Happening:
+    one, other = (TenantDevice(row["tenant"], row[name]) for name in ("device_a", "device_b"))
+    return Happening(row["id"], row["start"], "encounter", one, other, None, row["min_m"])
+
+
+def _alert(row: dict[str, Any]) -> Happening:
+    device = TenantDevice(row["tenant"], row["device"])
+    # an alert has the id of the event that it announces
+    return Happening(
+        f"alert-{row['id']}", row["time"], f"alert: {row['kind']}", device, None, row["place"], row["value"]
+    )

@@ -1,0 +1,216 @@
+"""A span of time again: where each device was, and what happened, as it happened."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from cloud_jobs.lake.coverage import TenantDevice
+from console.context import Console, Query
+from console.http import clock_of
+from console.movements import (
+    Happening,
+    Movements,
+    Span,
+    local_text,
+    newest_span,
+    read_happenings,
+    read_movements,
+    span_of,
+)
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.pages.fleet import SILENT_S, features_of
+
+USUAL: Final = timedelta(hours=2)
+LONGEST: Final = timedelta(hours=24)
+MOST_DEVICES: Final = 2_000
+MOST_FIXES: Final = 400_000
+"""With more fixes, those that are sent are farther apart than `STEP_S`."""
+STEP_S: Final = 10
+MOST_EVENTS: Final = 2_000
+
+_EVENTS: Final = (
+    Column("time", "Time", Kind.TIME),
+    Column("kind", "Event"),
+    Column("device", "Device", link="href"),
+    Column("tenant", "Tenant"),
+    Column("place", "Place"),
+)
+_DEVICES: Final = (
+    Column("device", "Device", link="href"),
+    Column("tenant", "Tenant"),
+    Column("first", "First fix", Kind.TIME),
+    Column("last", "Last fix", Kind.TIME),
+    Column("fixes", "Fixes", Kind.COUNT),
+    Column("metres", "Driven", Kind.DISTANCE),
+)
+
+
+def page(console: Console, query: Query) -> Page:
+    """The events of a span, and each device's first and last fix in it."""
+    zone = clock_of(console, query).zone
+    span, tenant = _asked(console, query)
+    visible = partial(console.visible, query.viewer)
+    moved = _read(console, query, span, tenant)
+    events, count = read_happenings(console.lake, span, visible, tenant=tenant, most=MOST_EVENTS)
+    cut = f" The first {len(events):,} of {count:,}." if count > len(events) else ""
+    state = {name: query.get(name) for name in ("tenant", "at", "rate", "device", "zone") if query.get(name)}
+    tenants = [name for name in console.settings.tenants if query.viewer.sees_tenant(name)]
+    return Page(
+        path="/replay",
+        title="Replay",
+        facts=(
+            Fact("start", "From", span.start, Kind.TIME),
+            Fact("end", "Until", span.end, Kind.TIME),
+            Fact("devices", "Devices", len(moved.devices), Kind.COUNT),
+        ),
+        tables=(
+            Table.of("events", "Events", _EVENTS, events, _event_row, note=f"In the order of time.{cut}"),
+            _devices(moved, span),
+        ),
+        island=Island(
+            "replay",
+            {
+                "data": query.address_with(
+                    "/replay/data", start=span.start.isoformat(), end=span.end.isoformat(), tenant=tenant
+                ),
+                "zone": zone.key,
+                "fences": features_of(console.reference.fences_at(span.start)),
+                "events": [
+                    {"id": one.id, "t_ms": _ms(one.time) - span.start_ms, "device": _id(one.device)} for one in events
+                ],
+            },
+        ),
+        state=state | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
+        form=(
+            Field("start", "From", type="datetime-local"),
+            Field("end", "Until", type="datetime-local"),
+            Field("tenant", "Tenant", tuple((name, name) for name in tenants)),
+        ),
+    )
+
+
+def data(console: Console, query: Query) -> Page:
+    """The fixes of a span as base64 columns of int32, for the picture."""
+    span, tenant = _asked(console, query)
+    moved = _read(console, query, span, tenant)
+    for name in sorted({device.tenant for device in moved.devices}):
+        console.log_access(query.viewer, "console replay", TenantDevice(name, "*"), since=span.start, until=span.end)
+    return Page(path="/replay/data", title="Fixes of a span", island=Island("columns", columns(moved, span)))
+
+
+def _asked(console: Console, query: Query) -> tuple[Span, str]:
+    tenant = query.get("tenant")
+    if tenant:
+        query.viewer.require_tenant(tenant)
+    zone = clock_of(console, query).zone
+    usual = partial(newest_span, console.lake, USUAL, console.now())
+    return span_of(query, zone, default=usual, longest=LONGEST), tenant
+
+
+def _read(console: Console, query: Query, span: Span, tenant: str) -> Movements:
+    visible = partial(console.visible, query.viewer)
+    # places as reported: a replay shows what was received
+    rules = console.settings.tracks.as_reported()
+    return read_movements(console.lake, span, rules, visible, tenant=tenant)
+
+
+def _event_row(one: Happening) -> Row:
+    row: Row = {
+        "id": one.id,
+        "time": one.time,
+        "kind": one.kind,
+        "device": one.device.device,
+        "tenant": one.device.tenant,
+        "place": one.place if one.other is None else f"{one.other.tenant}/{one.other.device}",
+        "value": one.value,
+    }
+    return row | {"href": _device_address(one.device, one.time)}
+
+
+def _devices(moved: Movements, span: Span) -> Table:
+    fixes, row = moved.tracks.fixes, moved.tracks.row
+    device = fixes.device[row]
+    count = len(moved.devices)
+    first = np.searchsorted(device, np.arange(count + 1))
+    metres = np.bincount(device, moved.tracks.metres, minlength=count) if count else np.zeros(0)
+
+    def made(at: int) -> Row:
+        one, begin, end = moved.devices[at], int(first[at]), int(first[at + 1])
+        times = [_moment(fixes.t_ms[row[place]]) if end > begin else None for place in (begin, end - 1)]
+        return {
+            "id": _id(one),
+            "device": one.device,
+            "tenant": one.tenant,
+            "first": times[0],
+            "last": times[1],
+            "fixes": end - begin,
+            "metres": float(metres[at]) if end > begin else None,
+            "href": _device_address(one, span.start),
+        }
+
+    cut = f" The first {MOST_DEVICES:,} of {count:,} devices." if count > MOST_DEVICES else ""
+    shown = range(min(count, MOST_DEVICES))
+    return Table.of("devices", "Devices", _DEVICES, shown, made, note=f"{moved.read_note()}{cut}", empty="no fix")
+
+
+def columns(moved: Movements, span: Span) -> dict[str, Any]:
+    """The fixes to draw: of each device at most one in each step, and both ends of each piece.
+
+    `first`: where each device's fixes begin, and their number. `t_ms`: since `start_ms`. `longitude`, `latitude`: in
+    1e-7 degrees. `speed`: cm/s; -1: not reported. `begins`: fixes to which no line leads from the one before.
+    """
+    fixes, tracks = moved.tracks.fixes, moved.tracks
+    keep = fixes.device[tracks.row] < MOST_DEVICES
+    row, linked = tracks.row[keep], tracks.linked[keep]
+    piece = np.cumsum(~linked)
+    step_s = STEP_S
+    while True:
+        bin_of = fixes.t_ms[row] // (step_s * 1000)
+        wanted = np.ones(len(row), dtype=np.bool_)
+        wanted[1:] = (piece[1:] != piece[:-1]) | (bin_of[1:] != bin_of[:-1])
+        wanted[:-1] |= piece[1:] != piece[:-1]
+        wanted[-1:] = True
+        if np.count_nonzero(wanted) <= MOST_FIXES or step_s > 3600:
+            break
+        step_s *= 2
+    at = row[wanted]
+    speed = np.where(np.isfinite(moved.speed_mps[at]), moved.speed_mps[at] * 100, -1)
+    count = min(len(moved.devices), MOST_DEVICES)
+    return {
+        "start_ms": span.start_ms,
+        "end_ms": span.end_ms,
+        "step_s": step_s,
+        "silent_s": SILENT_S,
+        "devices": [_id(one) for one in moved.devices[:count]],
+        "first": _packed(np.searchsorted(fixes.device[at], np.arange(count + 1))),
+        "t_ms": _packed(fixes.t_ms[at] - span.start_ms),
+        "longitude": _packed(np.rint(fixes.lon[at] * 1e7)),
+        "latitude": _packed(np.rint(fixes.lat[at] * 1e7)),
+        "speed": _packed(np.clip(speed, -1, 100_000)),
+        "begins": _packed(np.flatnonzero(~linked[wanted])),
+    }
+
+
+def _packed(values: np.ndarray[Any, Any]) -> str:
+    return base64.b64encode(values.astype("<i4").tobytes()).decode()
+
+
+def _id(device: TenantDevice) -> str:
+    return f"{device.tenant}/{device.device}"
+
+
+def _device_address(device: TenantDevice, moment: datetime) -> str:
+    return address("device", device.tenant, device.device, day=moment.astimezone(UTC).date().isoformat())
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _moment(t_ms: Any) -> datetime:
+    return datetime.fromtimestamp(int(t_ms) / 1000, UTC)

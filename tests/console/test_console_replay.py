@@ -1,0 +1,148 @@
+"""The replay: its columns hold the lake's fixes, nothing is drawn through a gap, and the time comes from the clock."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.tables import Lake
+from cloud_jobs.maintenance.erasing import access_log_of
+from console.context import LOCAL, Query, Viewer
+from console.errors import BadQuery, NotThere
+from console.lake import OpenLake
+from console.movements import Span, newest_span, read_happenings, span_of
+from console.pages import replay
+from tests.console.conftest import NOW
+
+DAY = "start=2026-01-05T00:00Z&end=2026-01-05T12:00Z"
+SPAN = Span(datetime(2026, 1, 5, tzinfo=UTC), datetime(2026, 1, 5, 12, tzinfo=UTC))
+
+
+def column(island, name):
+    return np.frombuffer(base64.b64decode(island[name]), "<i4")
+
+
+def test_the_columns_hold_fixes_of_the_lake_at_most_one_each_ten_seconds(served):
+    island = served.json(f"/replay/data?{DAY}")["island"]
+    first, t_ms = column(island, "first"), column(island, "t_ms")
+    latitude, longitude = column(island, "latitude"), column(island, "longitude")
+    rows = served.console.lake.rows("records", where=[("kind", "=", "position")]).to_pylist()
+    known = {
+        (f"{row['tenant']}/{row['device']}", round(row["device_time"].timestamp() * 1000) - SPAN.start_ms): (
+            round(row["latitude"] * 1e7),
+            round(row["longitude"] * 1e7),
+        )
+        for row in rows
+    }
+    assert len(island["devices"]) == 2
+    for at, device in enumerate(island["devices"]):
+        for fix in range(first[at], first[at + 1]):
+            assert known[device, t_ms[fix]] == (latitude[fix], longitude[fix])
+    begins = set(column(island, "begins").tolist())
+    steps = [at for at in range(1, len(t_ms)) if at not in begins and at + 1 not in begins and at + 1 < len(t_ms)]
+    assert all(t_ms[at] // 10_000 > t_ms[at - 1] // 10_000 for at in steps)
+    assert set(first[:-1].tolist()) <= begins
+    # a gap of the rules is never joined by a line
+    assert all(t_ms[at] - t_ms[at - 1] <= 300_000 for at in range(1, len(t_ms)) if at not in begins)
+
+
+def test_the_table_has_each_device_with_its_first_and_last_fix(served):
+    rows = served.json(f"/replay?{DAY}")["tables"]["devices"]["rows"]
+    records = served.console.lake.rows("records", where=[("kind", "=", "position")]).to_pylist()
+    for row in rows:
+        times = [one["device_time"] for one in records if one["device"] == row["device"]]
+        ends = [moment.isoformat().replace("+00:00", "Z") for moment in (min(times), max(times))]
+        assert [row["first"], row["last"]] == ends
+    assert "eu-0001" in served.html(f"/replay?{DAY}")
+
+
+def test_a_viewer_sees_own_devices_only_and_each_access_is_logged(served):
+    console, asked = served.console, {"start": "2026-01-05T00:00", "end": "2026-01-05T12:00"}
+    stranger = Viewer("stranger", frozenset({"other"}))
+    assert replay.page(console, Query(stranger, asked=asked)).tables[1].rows == ()
+    nothing = replay.data(console, Query(stranger, asked=asked)).island
+    assert nothing is not None
+    assert nothing.data["devices"] == []
+    with pytest.raises(NotThere):
+        replay.page(console, Query(stranger, asked={"tenant": "fleet"}))
+    replay.data(console, Query(asked=asked))
+    last = json.loads(access_log_of(console.settings.location).read_text().splitlines()[-1])
+    assert (last["command"], last["devices"], last["viewer"]) == ("console replay", ["fleet/*"], LOCAL.name)
+
+
+def test_a_span_is_bounded_and_named_in_the_zone(served):
+    def usual() -> Span:
+        return SPAN
+
+    zone = served.console.zone()
+    asked = Query(asked={"start": "2026-01-05T08:00", "end": "2026-01-05T09:00+01:00"})
+    made = span_of(asked, zone, default=usual, longest=timedelta(days=1))
+    assert made.start == datetime(2026, 1, 5, 8, tzinfo=zone)
+    assert made.end == datetime(2026, 1, 5, 8, tzinfo=UTC)
+    for text in (
+        "start=2026-01-01T00:00&end=2026-01-05T00:00",
+        "start=x",
+        "start=0001-01-01T00:00",
+        "end=9999-12-31T23:59-12:00",
+    ):
+        asked = Query(asked=dict(part.split("=", 1) for part in text.split("&")))
+        with pytest.raises(BadQuery):
+            span_of(asked, zone, default=usual, longest=timedelta(days=1))
+    assert newest_span(served.console.lake, timedelta(hours=2), NOW).end.date() == NOW.date()
+
+
+def test_a_retracted_event_did_not_happen_and_a_hidden_device_has_none(tmp_path):
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    event = {"tenant": "fleet", "device": "a", "epoch": 1, "seq": 1, "kind": "enter", "place": "zone", "value": 0.0}
+    event |= {"day": SPAN.start.date(), "emitted_at": SPAN.start, "commit_number": 1}
+    at = [SPAN.start + timedelta(minutes=minute) for minute in range(3)]
+    lake.append(
+        "geofence_events",
+        [
+            event | {"id": "1", "revision": 0, "time": at[1], "retracted": False},
+            event | {"id": "2", "revision": 0, "time": at[0], "retracted": False},
+            event | {"id": "2", "revision": 1, "time": at[0], "retracted": True},
+            event | {"id": "3", "revision": 0, "time": at[2], "retracted": False, "device": "hidden"},
+            event | {"id": "4", "revision": 0, "time": SPAN.end, "retracted": False},
+        ],
+    )
+    seen = {TenantDevice("fleet", "a")}
+    found, count = read_happenings(OpenLake(lake), SPAN, lambda devices: seen & {*devices}, tenant="", most=10)
+    assert ([one.id for one in found], count) == (["1"], 1)
+
+
+def test_the_picture_shows_each_vehicle_where_it_is_and_plays_by_the_clock(served, tab):
+    tab.open(f"{served.url}/replay?{DAY}&at=2026-01-05T07:40:00Z&rate=60")
+    assert "SwiftShader" in tab.renderer
+    element = "const e = document.querySelector('[data-island]'), m = e.movers, map = e.waybillMap;"
+    places = tab.page.evaluate(
+        f"() => {{ {element} const box = map.getCanvas().getBoundingClientRect();"
+        " return Array.from({length: m.count}, (_, d) => m.place(d, e.player.now())).filter(Boolean)"
+        ".map(p => map.project(p)).map(p => [p.x + box.x, p.y + box.y]) }"
+    )
+    assert len(places) == 2
+    tab.page.evaluate("() => document.querySelector('.maplibregl-ctrl-bottom-right').remove()")
+    # the middle of a disc, and its ring: a parked vehicle is white in the middle
+    around = [[x + off, y] for x, y in places for off in (0, 5, 6, 7, 8)]
+    pixels = tab.pixels(around)
+    tab.on_map("m.setLayoutProperty('movers', 'visibility', 'none')", "0")
+    without = tab.pixels(around)
+    differ = [
+        sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 60
+        for one, other in zip(pixels, without, strict=True)
+    ]
+    assert any(differ[:5])
+    assert any(differ[5:])
+    tab.page.get_by_role("button", name="Play").click()
+    times = tab.page.evaluate(
+        f"async () => {{ {element} const begin = [performance.now(), e.player.now()];"
+        " await new Promise(done => setTimeout(done, 700));"
+        " return [performance.now() - begin[0], e.player.now() - begin[1]] }"
+    )
+    assert times[1] == pytest.approx(60 * times[0], rel=0.02)
+    tab.page.get_by_role("button", name="Pause").click()
+    assert "at=2026-01-05T07" in tab.page.url
