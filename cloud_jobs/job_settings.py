@@ -303,6 +303,9 @@ class ConsoleAuth(Settings):
             raise ValueError(f"client_secret_file: {self.client_secret_file}: {file_fault(error)}") from None
 
 
+_HOST_PORT: Final = r"^([A-Za-z0-9._-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}$"
+
+
 class ConsoleSettings(Settings):
     """Where `waybill console` serves its pages, and what its map shows."""
 
@@ -314,6 +317,11 @@ class ConsoleSettings(Settings):
         default=None, description="GeoJSON of lines, or a PMTiles archive, that is drawn under the fleet"
     )
     basemap_credit: str = Field(default="", max_length=200, description="who made the base map; shown on it")
+    daemons: tuple[Annotated[str, Field(pattern=_HOST_PORT)], ...] = Field(
+        default=(),
+        max_length=200,
+        description="HOST:PORT of the status of canaries, gateways and other daemons on other machines",
+    )
     fix_files: int = Field(
         default=400, ge=1, le=100_000, description="most files that are read at the start to find last fixes"
     )

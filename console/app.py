@@ -20,7 +20,7 @@ from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
 from console.http import Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import fleet, replay
+from console.pages import fleet, happenings, health, replay
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ PAGES: Final[Mapping[str, View]] = {
     "/": fleet.page,
     "/replay": replay.page,
     "/replay/data": replay.data,
+    "/alerts": happenings.alerts_page,
+    "/events": happenings.events_page,
+    "/canaries": health.canaries_page,
+    "/health": health.page,
 }
 """Each page by its address."""
 

@@ -66,9 +66,62 @@ def console(
         update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
     )
     socket = open_socket(asked)
-    app: Starlette = make_app(Console(settings), hosts=(*asked.names, asked.host))
+    app: Starlette = make_app(Console(settings, folder=config.absolute().parent), hosts=(*asked.names, asked.host))
     address = f"http://{asked.host}:{socket.getsockname()[1]}/"
     typer.echo(f"console of {settings.lake}: {address} (Ctrl-C ends it)")
     if open_browser:
         webbrowser.open(address)
     serve(app, socket, grace_s=_GRACE_S)
+
+
+@cloud_errors_as_messages("waybill health")
+def health(config: Config, *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show what is wrong now, since when, what it affects, and the step of the runbook. Reads only.
+
+    Exit status: 0 everything is fine; 1 something is wrong; 3 nothing is known to be wrong, but something is unknown;
+    78 for wrong settings.
+
+    Example: waybill health --json
+    """
+    from console.health.checks import Outcome
+    from console.page import Clock
+    from console.pages.health import health_page
+    from console.terminal import opened, print_health, print_page
+
+    shown = opened(config)
+    found = shown.health.read()
+    if as_json:
+        print_page(health_page(found), shown, as_json_text=True)
+    else:
+        print_health(found, Clock.utc(found.now))
+    raise typer.Exit({Outcome.FINE: 0, Outcome.WRONG: 1, Outcome.UNKNOWN: 3}[found.outcome])
+
+
+@cloud_errors_as_messages("waybill events")
+def events(
+    config: Config,
+    *,
+    tenant: Annotated[str, typer.Option(help="Only this tenant.")] = "",
+    device: Annotated[str, typer.Option(help="Only this device: DEVICE, or TENANT/DEVICE.")] = "",
+    fence: Annotated[str, typer.Option(help="Only events at this fence or gate, by its id.")] = "",
+    kind: Annotated[str, typer.Option(help="Only this kind, as enter, exit or encounter.")] = "",
+    since: Annotated[
+        str, typer.Option(help="From then on: 2026-01-05T08:00, or 24h before now. Default: the newest day.")
+    ] = "",
+    until: Annotated[str, typer.Option(help="Before then.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the same as the page /events.")] = False,
+) -> None:
+    """Show events at fences and encounters, in force, newest first. Times are in the accounts' zone.
+
+    Exit status: 0 shown; 1 a table is missing or damaged; 75 when the store does not answer; 78 for wrong settings.
+
+    Example: waybill events --device fleet/eu-0001 --since 24h
+    """
+    from console.context import Query
+    from console.pages.happenings import events_page
+    from console.terminal import opened, print_page
+
+    asked = {"tenant": tenant, "device": device, "fence": fence, "kind": kind, "from": since, "to": until}
+    shown = opened(config)
+    page = events_page(shown, Query(asked={name: value for name, value in asked.items() if value}))
+    print_page(page, shown, as_json_text=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
@@ -18,6 +19,7 @@ from console.completeness import CompletenessReader
 from console.day_tracks import DayTracksReader
 from console.errors import NotThere
 from console.fixes import LastFixReader
+from console.health.reader import HealthReader
 from console.lake import OpenLake
 from console.live import LiveFeed
 from console.reference import Reference
@@ -41,6 +43,11 @@ class Viewer:
         if not self.sees_tenant(device.tenant):
             return False
         return self.accounts is None or (account is not None and account.id in self.accounts)
+
+    def require_all(self) -> None:
+        """For what tells of the whole platform. Raises NotThere."""
+        if self.tenants is not None or self.accounts is not None:
+            raise NotThere("there is no such page, or you may not see it")
 
     def require_tenant(self, tenant: str) -> None:
         """Raises NotThere, the same as for a tenant that does not exist."""
@@ -81,9 +88,15 @@ class Query:
 
 
 class Console:
-    """What all pages share. Any thread may use it."""
+    """What all pages share. Any thread may use it. `folder`: of the settings file: a stack's, or None."""
 
-    def __init__(self, settings: CloudSettings, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        settings: CloudSettings,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        folder: Path | None = None,
+    ) -> None:
         self.settings = settings
         self.now = now
         self.lake = OpenLake(settings.tables)
@@ -92,6 +105,7 @@ class Console:
         self.completeness = CompletenessReader(self.lake)
         self.day_tracks = DayTracksReader(self.lake, settings.tracks)
         self.feed = LiveFeed(settings, self.last_fixes, now)
+        self.health = HealthReader(settings, self.lake, folder, now)
 
     def zone(self) -> ZoneInfo:
         """The time zone of the accounts, if all have the same; UTC otherwise."""

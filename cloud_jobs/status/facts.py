@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter
 from rich.console import Group, RenderableType
@@ -173,12 +174,74 @@ _ALWAYS: Final = "usage"
 """Bills need this table, so it is late even if it was never computed."""
 
 
+class Part(StrEnum):
+    """What a problem is of."""
+
+    TABLES = "tables"
+    ROWS = "rows"
+    BACKLOG = "backlog"
+    LINKS = "links"
+    LEFT_OUT = "left_out"
+    STATEMENTS = "statements"
+    UNREADABLE = "unreadable"
+    QUARANTINE = "quarantine"
+    USAGE = "usage"
+    EVENTS = "geofence_events"
+    ENCOUNTERS = "encounters"
+    VERDICTS = "verdicts"
+    REFERENCE = "reference"
+    MAINTENANCE = "maintenance"
+    CLOCK = "clock"
+    TOKEN = "token"  # noqa: S105 - a name
+
+
+_PART_OF: Final = {
+    "the clock of the lake's store": Part.CLOCK,
+    "coverage": Part.ROWS,
+    "erasures": Part.ROWS,
+    "ingest_batches": Part.STATEMENTS,
+    "quarantine": Part.QUARANTINE,
+    "reference": Part.REFERENCE,
+    "the note of topics left out": Part.LEFT_OUT,
+}
+
+
+class Problem(NamedTuple):
+    """A problem in one sentence. `runbook`: file of docs/runbooks and section. `since`: None: unknown.
+
+    `is_unknown`: nothing is known to be wrong, but the state could not be found out.
+    """
+
+    part: Part
+    text: str
+    runbook: str
+    since: datetime | None = None
+    is_unknown: bool = False
+
+
 def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
     """One sentence for each problem; none: healthy. An unknown fact is a problem, too."""
+    return tuple(one.text for one in found_problems(status, limits))
+
+
+def found_problems(status: CentreStatus, limits: CentreLimits) -> tuple[Problem, ...]:
+    """Each problem with its part and its section of the runbook."""
     return (
-        *(f"{name} cannot be read: {error}" for name, error in status.errors.items()),
+        *(
+            Problem(
+                _PART_OF.get(name, Part.TABLES),
+                f"{name} cannot be read: {error}",
+                "centre.md#WaybillFilesMissing",
+                is_unknown=_PART_OF.get(name) is not Part.ROWS,
+            )
+            for name, error in status.errors.items()
+        ),
         *_of_clock(status),
-        *([status.token_problem] if status.token_problem else []),
+        *(
+            [Problem(Part.TOKEN, status.token_problem, "centre.md#WaybillCentreUnhealthy")]
+            if status.token_problem
+            else []
+        ),
         *(problem for lag in status.lag for problem in _of_lag(status, lag, limits.max_lag_s)),
         *_of_links(status.lag),
         *_of_left_out(status, limits.max_lag_s),
@@ -193,124 +256,156 @@ def problems(status: CentreStatus, limits: CentreLimits) -> tuple[str, ...]:
     )
 
 
-def _of_clock(status: CentreStatus) -> Iterator[str]:
+def _of_clock(status: CentreStatus) -> Iterator[Problem]:
     if status.clock_ahead_s is None:
-        yield "this machine's clock was not compared with the clock of the lake's store"
+        text = "this machine's clock was not compared with the clock of the lake's store"
+        yield Problem(Part.CLOCK, text, "centre.md#WaybillClockWrong", is_unknown=True)
     elif abs(status.clock_ahead_s) > MAX_SKEW_S:
         where = "ahead of" if status.clock_ahead_s > 0 else "behind"
-        yield f"this machine's clock is {abs(status.clock_ahead_s):.0f} s {where} the clock of the lake's store"
+        text = f"this machine's clock is {abs(status.clock_ahead_s):.0f} s {where} the clock of the lake's store"
+        yield Problem(Part.CLOCK, text, "centre.md#WaybillClockWrong")
 
 
-def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[str]:
+def _of_lag(status: CentreStatus, lag: TopicLag, max_lag_s: float) -> Iterator[Problem]:
     if lag.backlog is None:
-        yield f"the backlog of the ingest in {lag.topic} is unknown: {lag.error or 'the cluster did not report it'}"
+        text = f"the backlog of the ingest in {lag.topic} is unknown: {lag.error or 'the cluster did not report it'}"
+        yield Problem(Part.BACKLOG, text, "centre.md#WaybillIngestBehind", is_unknown=True)
     elif lag.backlog:
         late = _late(status, lag.oldest, max_lag_s)
         if late:
-            yield f"{lag.backlog:,} messages of {lag.topic} wait for the ingest, the oldest {late}"
+            text = f"{lag.backlog:,} messages of {lag.topic} wait for the ingest, the oldest {late}"
+            yield Problem(Part.BACKLOG, text, "centre.md#WaybillIngestBehind", lag.oldest)
 
 
-def _of_links(lags: Iterable[TopicLag]) -> Iterator[str]:
+def _of_links(lags: Iterable[TopicLag]) -> Iterator[Problem]:
     """One problem for each pair of clusters, however many topics it has."""
     topics: dict[tuple[str, str], set[str]] = {}
     for lag in lags:
         for source in lag.cut_off:
             topics.setdefault((source, lag.cluster), set()).add(lag.topic.partition("-partition-")[0])
     for (source, target), names in sorted(topics.items()):
-        yield (
+        text = (
             f"cluster {source} is not connected to {target}, so its messages wait there: replication of"
             f" {', '.join(sorted(names))}; `waybill topology watch` shows the links"
         )
+        yield Problem(Part.LINKS, text, "replication.md#WaybillLinkDown")
 
 
-def _of_left_out(status: CentreStatus, max_lag_s: float) -> Iterator[str]:
+def _of_left_out(status: CentreStatus, max_lag_s: float) -> Iterator[Problem]:
     for one in status.left_out:
         if late := _late(status, one.since, max_lag_s):
-            yield f"the ingest does not read {one.topic} {late}: {one.reason}"
+            text = f"the ingest does not read {one.topic} {late}: {one.reason}"
+            yield Problem(Part.LEFT_OUT, text, "centre.md#WaybillTopicLeftOut", one.since)
 
 
-def _of_table(status: CentreStatus, table: TableStatus) -> Iterator[str]:
+def _of_table(status: CentreStatus, table: TableStatus) -> Iterator[Problem]:
     if table.error:
-        yield f"table {table.table} cannot be read: {table.error}"
+        yield Problem(
+            Part.TABLES, f"table {table.table} cannot be read: {table.error}", "centre.md#WaybillFilesMissing"
+        )
         return
     if table.missing_files:
-        yield f"{table.missing_files} of the files of {table.table} are missing, or have another size than its log says"
+        text = (
+            f"{table.missing_files} of the files of {table.table} are missing, or have another size than its log says"
+        )
+        yield Problem(Part.TABLES, text, "centre.md#WaybillFilesMissing")
     age_s = status.age_s(table.committed_at)
     if age_s is not None and age_s < -MAX_SKEW_S:
-        yield f"the newest commit of {table.table} is {-age_s:.0f} s in the future: a clock is or was wrong"
+        text = f"the newest commit of {table.table} is {-age_s:.0f} s in the future: a clock is or was wrong"
+        yield Problem(Part.CLOCK, text, "centre.md#WaybillClockWrong")
 
 
-def _of_rows(status: CentreStatus) -> Iterator[str]:
+def _of_rows(status: CentreStatus) -> Iterator[Problem]:
     """A received record is one row, unless its position was erased."""
     rows = next((table.rows for table in status.tables if table.table == "records"), None)
     if rows is None or status.coverage is None or status.erasures is None:
-        yield "it is unknown whether the table holds each record once"
+        text = "it is unknown whether the table holds each record once"
+        yield Problem(Part.ROWS, text, "centre.md#WaybillCentreUnhealthy", is_unknown=True)
     elif rows > status.coverage.received:
-        yield f"{rows - status.coverage.received:,} duplicate rows in records"
+        text = f"{rows - status.coverage.received:,} duplicate rows in records"
+        yield Problem(Part.ROWS, text, "centre.md#WaybillCentreUnhealthy")
     elif rows < status.coverage.received and not status.erasures:
-        yield f"{status.coverage.received - rows:,} records that were received are not in the table"
+        text = f"{status.coverage.received - rows:,} records that were received are not in the table"
+        yield Problem(Part.ROWS, text, "centre.md#WaybillCentreUnhealthy")
 
 
-def _of_statements(status: CentreStatus) -> Iterator[str]:
+def _of_statements(status: CentreStatus) -> Iterator[Problem]:
     batch = status.newest_batch
     if batch is not None and batch["disbelieved"]:
-        yield (
+        text = (
             f"{batch['disbelieved']:,} device statements are ahead of the centre's clock and are ignored, so periods"
             f" stay open; correct the clocks: {batch['clocks_ahead']}"
         )
+        yield Problem(Part.STATEMENTS, text, "centre.md#WaybillStatementsDisbelieved")
 
 
-def _of_unreadable(status: CentreStatus) -> Iterator[str]:
+def _of_unreadable(status: CentreStatus) -> Iterator[Problem]:
     batch = status.newest_batch
     if batch is not None and batch["unreadable"] * 100 > MAX_UNREADABLE_PERCENT * batch["records"]:
-        yield (
+        text = (
             f"{batch['unreadable']:,} of {batch['records']:,} records of the newest micro-batch are messages that"
             f" agents could not read, in no bill: {batch['unreadable_of']}"
         )
+        yield Problem(Part.UNREADABLE, text, "centre.md#WaybillRecordsUnreadable")
 
 
-def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -> Iterator[str]:
+def _of_derived(status: CentreStatus, one: DerivedStatus, max_behind_s: float) -> Iterator[Problem]:
+    part = Part(one.table)
     if one.error or one.commits_behind is None:
-        yield f"it is unknown how far {one.table} is: {one.error or 'the cluster did not report it'}"
+        text = f"it is unknown how far {one.table} is: {one.error or 'the cluster did not report it'}"
+        yield Problem(part, text, "centre.md#WaybillTableBehind", is_unknown=True)
     # a table that nobody computes is not late
     elif one.commits_behind and (one.computed or one.table == _ALWAYS):
         late = _late(status, one.waiting_since, max_behind_s)
         if late:
-            yield f"{one.table} is {one.commits_behind:,} commits behind, the oldest {late}"
+            text = f"{one.table} is {one.commits_behind:,} commits behind, the oldest {late}"
+            yield Problem(part, text, "centre.md#WaybillTableBehind", one.waiting_since)
     if one.computed and one.fences_since is not None and (late := _late(status, one.fences_since, max_behind_s)):
-        yield f"{one.table} is computed with other fences than those in force, {late}"
+        text = f"{one.table} is computed with other fences than those in force, {late}"
+        yield Problem(part, text, "centre.md#WaybillOtherFences", one.fences_since)
     if one.unpublished_since is not None and (late := _late(status, one.unpublished_since, max_behind_s)):
-        yield f"rows of {one.table} wait to be published, the oldest {late}"
+        text = f"rows of {one.table} wait to be published, the oldest {late}"
+        yield Problem(part, text, "centre.md#WaybillRowsUnpublished", one.unpublished_since)
 
 
-def _of_provisional(status: CentreStatus) -> Iterator[str]:
+def _of_provisional(status: CentreStatus) -> Iterator[Problem]:
     if (found := status.provisional) is None:
         return
     if found.error:
-        yield f"it is unknown whether each alert has its verdict: {found.error}"
+        text = f"it is unknown whether each alert has its verdict: {found.error}"
+        yield Problem(Part.VERDICTS, text, "centre.md#WaybillVerdictsUnknown", is_unknown=True)
     elif found.since is not None and (late := _late(status, found.since, found.bound_s + _DECIDED_WITHIN_S)):
-        yield f"an alert waits for its verdict {late}"
+        yield Problem(
+            Part.VERDICTS, f"an alert waits for its verdict {late}", "centre.md#WaybillAlertsProvisional", found.since
+        )
 
 
-def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[str]:
+def _of_reference(status: CentreStatus, max_behind_s: float) -> Iterator[Problem]:
     """The job that reads reference data also runs while the fleet stands still and no commit waits."""
     if status.reference is None or not any(one.computed for one in status.derived if one.table == _ALWAYS):
         return
-    if status.reference.taken_at is None:
-        yield "the time of the last read of fences, tariffs and accounts is unknown"
-    elif late := _late(status, status.reference.taken_at, max_behind_s):
-        yield f"fences, tariffs and accounts were not read from their topics {late}"
+    taken_at = status.reference.taken_at
+    if taken_at is None:
+        text = "the time of the last read of fences, tariffs and accounts is unknown"
+        yield Problem(Part.REFERENCE, text, "centre.md#WaybillReferenceNotTaken", is_unknown=True)
+    elif late := _late(status, taken_at, max_behind_s):
+        text = f"fences, tariffs and accounts were not read from their topics {late}"
+        yield Problem(Part.REFERENCE, text, "centre.md#WaybillReferenceNotTaken", taken_at)
 
 
-def _of_maintenance(status: CentreStatus, max_s: float) -> Iterator[str]:
+def _of_maintenance(status: CentreStatus, max_s: float) -> Iterator[Problem]:
     last = status.maintenance
     if last.ended_at is None:
         # a new lake has nothing to maintain yet
         if _late(status, status.begun_at, max_s):
-            yield "no run of the maintenance is known; run `cloud-jobs maintain --every 60`"
+            text = "no run of the maintenance is known; run `cloud-jobs maintain --every 60`"
+            yield Problem(Part.MAINTENANCE, text, "centre.md#WaybillMaintenanceLate")
     elif late := _late(status, last.ended_at, max_s):
-        yield f"the last run of the maintenance ended long ago, {late}"
-    yield from (f"the last run of the maintenance failed in part: {error}" for error in last.errors)
+        text = f"the last run of the maintenance ended long ago, {late}"
+        yield Problem(Part.MAINTENANCE, text, "centre.md#WaybillMaintenanceLate", last.ended_at)
+    for error in last.errors:
+        text = f"the last run of the maintenance failed in part: {error}"
+        yield Problem(Part.MAINTENANCE, text, "centre.md#WaybillMaintenanceFails", last.ended_at)
 
 
 def _late(status: CentreStatus, moment: datetime | None, max_s: float) -> str:

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deploy.local.daemons import DaemonStatus, read_daemons
 from deploy.local.errors import LinkControlError, LocalStackError, ServerFailed, StackInUse, StackNotRunning
 from deploy.local.folder import claim, empty, holder, memory_bytes
 from deploy.local.links import LinkState
@@ -30,6 +29,7 @@ from deploy.local.stack import DEFAULT_TOPOLOGY, LocalStack, StackSettings
 from deploy.local.stack_state import StackState
 from geo.replication import ReplicationError, Topology
 from waybill.daemon.signals import raise_on_signals
+from waybill.daemon.stack_daemons import DaemonStatus, read_daemons
 from waybill.settings import SettingsError, load
 
 # `waybill up --detach` and `waybill down`.

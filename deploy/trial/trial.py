@@ -32,7 +32,6 @@ from deploy.local import (
     stack_operator,
     wait_all,
 )
-from deploy.local.daemons import read_daemons
 from deploy.local.stack_settings import agent_text
 from deploy.trial.errors import TrialError
 from deploy.trial.files import contracts_text, fence_text
@@ -48,6 +47,7 @@ from gateway.webhooks.config import NotifierSettings
 from gateway.webhooks.intake import AlertTopic
 from gateway.webhooks.tail import TailFilter, tail
 from geo.alerts import Alert
+from waybill.daemon.stack_daemons import read_daemons
 from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.identity.errors import IdentityError
 from waybill.pulsar.pulsar_client import PulsarAccessError, close_quietly, open_pulsar_client

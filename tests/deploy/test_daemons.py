@@ -10,10 +10,10 @@ import pytest
 
 from deploy.local import CuttableLink, StackState
 from deploy.local.cli import stack_problems
-from deploy.local.daemons import DaemonStatus, read_daemons
 from deploy.local.folder import claim
 from deploy.local.links import LinkState
 from deploy.local.stack_state import ServerRecord
+from waybill.daemon.stack_daemons import DaemonStatus, read_daemons
 from waybill.daemon.stack_folder import registered
 from waybill.daemon.status_server import StatusServer, json_answer
 

@@ -50,7 +50,7 @@ def read_daemons(folder: Path) -> list[DaemonStatus]:
     """The daemons that ran with settings of this folder, asked now, and those that could. Raises OSError."""
     known = registrations(folder)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [*pool.map(_asked, known), *_not_started(folder, known)]
+        return [*pool.map(ask_daemon, known), *_not_started(folder, known)]
 
 
 def _not_started(folder: Path, known: Iterable[Registration]) -> Iterator[DaemonStatus]:
@@ -62,7 +62,8 @@ def _not_started(folder: Path, known: Iterable[Registration]) -> Iterator[Daemon
                 yield DaemonStatus(program=program, config=str(config), state="not started", next=start)
 
 
-def _asked(one: Registration) -> DaemonStatus:
+def ask_daemon(one: Registration, timeout_s: float = _TIMEOUT_S) -> DaemonStatus:
+    """The status of a daemon, asked now. `timeout_s` bounds each wait for bytes."""
     start = shlex.join([*one.program.split(), "--config", one.config])
     known: dict[str, Any] = {"program": one.program, "config": one.config}
     if not one.is_running:
@@ -74,7 +75,7 @@ def _asked(one: Registration) -> DaemonStatus:
         return DaemonStatus(**known, state="unknown", problem="it serves no status")
     host, _, port = one.status.rpartition(":")
     try:
-        values = fetch_status(host, int(port), "health", timeout_s=_TIMEOUT_S, also_unhealthy=True)
+        values = fetch_status(host, int(port), "health", timeout_s=timeout_s, also_unhealthy=True)
     except (StatusUnavailable, ValueError) as error:
         return DaemonStatus(
             **known, state="no answer", problem=f"{one.status}: {error}", next=f"kill {one.pid}; {start}"

@@ -1,0 +1,301 @@
+"""Events and encounters, and alerts with their verdicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from cloud_jobs.lake.coverage import TenantDevice
+from console.context import Console, Query
+from console.happenings import (
+    EVENT_KINDS,
+    NO_VERDICT,
+    VERDICTS,
+    AlertRow,
+    EncounterRow,
+    EventRow,
+    Selection,
+    TooMany,
+    alerts,
+    encounters,
+    events,
+    selection,
+)
+from console.http import clock_of
+from console.page import Clock, Column, Fact, Field, Island, Kind, Page, Row, Table, address, duration_text
+from console.pages.fleet import features_of
+
+MAX_SHOWN: Final = 1_000
+
+EVENTS: Final = (
+    Column("time", "Time", Kind.TIME),
+    Column("tenant", "Tenant"),
+    Column("device", "Device", link="device_href"),
+    Column("kind", "Kind"),
+    Column("place", "Fence or gate", link="place_href"),
+    Column("detail", "Detail"),
+    Column("revision", "Revision", Kind.COUNT, optional=True),
+)
+ENCOUNTERS: Final = (
+    Column("start", "From", Kind.TIME),
+    Column("end", "To", Kind.TIME),
+    Column("tenant", "Tenant"),
+    Column("device_a", "Device", link="a_href"),
+    Column("device_b", "Met", link="b_href"),
+    Column("duration_s", "For", Kind.DURATION),
+    Column("min_m", "Nearest", Kind.DISTANCE),
+    Column("min_at", "Nearest at", Kind.TIME, optional=True),
+)
+ALERTS: Final = (
+    Column("time", "Time", Kind.TIME),
+    Column("verdict", "Verdict", Kind.STATE),
+    Column("tenant", "Tenant"),
+    Column("device", "Device", link="device_href"),
+    Column("kind", "Kind"),
+    Column("place", "Fence or gate", link="place_href"),
+    Column("detail", "Detail"),
+    Column("reason", "Reason"),
+    Column("correct_time", "Correct time"),
+    Column("region", "Region"),
+    Column("delay_s", "Raised after", Kind.DURATION),
+    Column("decided_at", "Decided", Kind.TIME, optional=True),
+)
+_REASONS: Final = {
+    "did_not_occur": "all records are there, and it did not occur",
+    "incorrect_data": "it had another time or value",
+    "incomplete": "records of the region are missing",
+    "not_received": "its record is missing",
+    "not_computed": "its record was not computed in time",
+}
+
+
+def events_page(console: Console, query: Query) -> Page:
+    """Events at fences and encounters, in force."""
+    clock = clock_of(console, query)
+    asked = selection(console.lake, query, clock.zone, clock.now, "geofence_events", "encounters")
+    names = _names(console)
+    _log_access(console, query, asked, "console /events")
+    found, warnings = _tried(lambda: events(console.lake, asked))
+    met, more = _tried(lambda: encounters(console.lake, asked))
+    visible = _visible(console, query, [*found, *met])
+    found = [one for one in found if _of_device(one) <= visible]
+    met = [one for one in met if _of_device(one) <= visible]
+    tables = (
+        Table.of(
+            "events",
+            "Events at fences",
+            EVENTS,
+            found[:MAX_SHOWN],
+            lambda one: _event_row(one, names, query),
+            note=_note(asked, clock, len(found)),
+            empty="no event" if not warnings else "not read",
+        ),
+        Table.of(
+            "encounters",
+            "Encounters",
+            ENCOUNTERS,
+            met[:MAX_SHOWN],
+            lambda one: _encounter_row(one, query),
+            note=_cut(len(met)),
+            empty="no encounter" if not more else "not read",
+        ),
+    )
+    count = None if warnings else len(found)
+    return Page(
+        path="/events",
+        title="Events",
+        tables=tables,
+        facts=(
+            Fact("events", "Events", count, Kind.COUNT),
+            Fact("encounters", "Encounters", None if more else len(met), Kind.COUNT),
+        ),
+        warnings=(*warnings, *more),
+        state=_state(query),
+        form=_form(console, query, (*EVENT_KINDS, "encounter")),
+    )
+
+
+def alerts_page(console: Console, query: Query) -> Page:
+    """The alerts of the regions with the verdicts of the centre, and events without an alert."""
+    clock = clock_of(console, query)
+    asked = selection(console.lake, query, clock.zone, clock.now, "alerts", "verdicts")
+    names = _names(console)
+    _log_access(console, query, asked, "console /alerts")
+    found, warnings = _tried(lambda: alerts(console.lake, asked))
+    visible = _visible(console, query, found)
+    found = [one for one in found if _of_device(one) <= visible]
+    verdict = query.get("verdict")
+    shown = [one for one in found if not verdict or one.verdict == verdict]
+    counts = Counter(one.verdict for one in found)
+    table = Table.of(
+        "alerts",
+        "Alerts",
+        ALERTS,
+        shown[:MAX_SHOWN],
+        lambda one: _alert_row(one, names, query, clock),
+        note=_note(asked, clock, len(shown)),
+        empty="no alert" if not warnings else "not read",
+    )
+    facts = tuple(
+        Fact(name.replace(" ", "_"), _TITLES[name], None if warnings else counts[name], Kind.COUNT, _of(query, name))
+        for name in (*VERDICTS, NO_VERDICT)
+    )
+    verdicts = Field("verdict", "Verdict", tuple((one, _TITLES[one]) for one in (*VERDICTS, NO_VERDICT)))
+    return Page(
+        path="/alerts",
+        title="Alerts",
+        tables=(table,),
+        facts=facts,
+        island=Island("alerts", _island(console, shown, clock.now)) if shown else None,
+        warnings=warnings,
+        state=_state(query, "verdict"),
+        form=(*_form(console, query, EVENT_KINDS), verdicts),
+    )
+
+
+_TITLES: Final = {
+    "confirmed": "Confirmed",
+    "corrected": "Corrected",
+    "withdrawn": "Withdrawn",
+    "late": "Late: an event without an alert",
+    NO_VERDICT: "No verdict yet",
+}
+
+
+def _of(query: Query, verdict: str) -> str:
+    return query.address_with("/alerts", verdict=verdict)
+
+
+def _tried(read: Any) -> tuple[list[Any], tuple[str, ...]]:
+    try:
+        return read(), ()
+    except TooMany as error:
+        return [], (f"{str(error)[0].upper()}{str(error)[1:]}.",)
+
+
+def _of_device(one: EventRow | EncounterRow | AlertRow) -> frozenset[TenantDevice]:
+    names = (one.device_a, one.device_b) if isinstance(one, EncounterRow) else (one.device,)
+    return frozenset(TenantDevice(one.tenant, name) for name in names)
+
+
+def _visible(console: Console, query: Query, found: list[Any]) -> frozenset[TenantDevice]:
+    return console.visible(query.viewer, {device for one in found for device in _of_device(one)})
+
+
+def _log_access(console: Console, query: Query, asked: Selection, page: str) -> None:
+    """Events at fences say where a device was."""
+    if asked.device and asked.tenant:
+        device = TenantDevice(asked.tenant, asked.device)
+        console.log_access(query.viewer, page, device, since=asked.start, until=asked.end)
+    else:
+        console.log_fleet_access(query.viewer, page)
+
+
+class _Names(NamedTuple):
+    """Names of fences in any version, by id."""
+
+    of: dict[str, str]
+
+
+def _names(console: Console) -> _Names:
+    return _Names({one.id: one.name for one in console.reference.state().fences})
+
+
+def _place(place: str, names: _Names) -> tuple[str, str]:
+    """The name with the id, if they differ, and the address; "" for a fence that was never published."""
+    name = names.of.get(place)
+    text = place if name in {None, place} else f"{name} ({place})"
+    return text, address("fences", place) if name else ""
+
+
+def _event_row(one: EventRow, names: _Names, query: Query) -> Row:
+    place, href = _place(one.place, names)
+    return one._asdict() | {
+        "place": place,
+        "place_id": one.place,
+        "place_href": href,
+        "device_href": _device(one.tenant, one.device, query),
+        "detail": _detail(one.kind, one.value),
+    }
+
+
+def _encounter_row(one: EncounterRow, query: Query) -> Row:
+    return one._asdict() | {
+        "a_href": _device(one.tenant, one.device_a, query),
+        "b_href": _device(one.tenant, one.device_b, query),
+        "duration_s": (one.end - one.start).total_seconds(),
+    }
+
+
+def _alert_row(one: AlertRow, names: _Names, query: Query, clock: Clock) -> Row:
+    place, href = _place(one.place, names)
+    is_late = one.verdict == "late"
+    delay = None if one.raised_at is None else (one.raised_at - one.time).total_seconds()
+    return one._asdict() | {
+        "place": place,
+        "place_id": one.place,
+        "place_href": href,
+        "device_href": _device(one.tenant, one.device, query),
+        "detail": _detail(one.kind, one.value),
+        "region": "no alert" if is_late else one.region,
+        "reason": _REASONS.get(one.reason or "", one.reason) or "",
+        "correct_time": clock.text(one.correct_time) if one.correct_time else "",
+        "delay_s": delay,
+    }
+
+
+def _detail(kind: str, value: float) -> str:
+    """What the value of an event means."""
+    if kind in {"exit", "dwell"}:
+        return f"{duration_text(value)} inside"
+    return f"{value * 3.6:.0f} km/h at most" if kind == "speeding" else ""
+
+
+def _device(tenant: str, device: str, query: Query) -> str:
+    return address("device", tenant, device, zone=query.zone)
+
+
+def _note(asked: Selection, clock: Clock, count: int) -> str:
+    newest = " This is the newest day that has any." if asked.is_default else ""
+    canaries = "" if asked.tenant else " Canaries are left out; choose their tenant to see them."
+    return f"From {clock.text(asked.start)} to {clock.text(asked.end)}.{newest}{_cut(count)}{canaries}"
+
+
+def _cut(count: int) -> str:
+    return f" The newest {MAX_SHOWN:,} of {count:,} are listed; choose a shorter span." if count > MAX_SHOWN else ""
+
+
+def _state(query: Query, *more: str) -> dict[str, str]:
+    names = ("tenant", "device", "fence", "kind", "from", "to", "zone", *more)
+    return {name: query.get(name) for name in names if query.get(name)}
+
+
+def _form(console: Console, query: Query, kinds: Iterable[str]) -> tuple[Field, ...]:
+    tenants = [one for one in console.settings.tenants if query.viewer.sees_tenant(one)]
+    fences = sorted(_names(console).of.items(), key=lambda pair: pair[1])
+    return (
+        Field("tenant", "Tenant", tuple((one, one) for one in tenants)),
+        Field("device", "Device"),
+        Field("fence", "Fence or gate", tuple(fences[:_MAX_CHOICES])) if len(fences) <= _MAX_CHOICES else _FENCE,
+        Field("kind", "Kind", tuple((one, one) for one in kinds)),
+        Field("from", "From (2026-01-05T08:00 or 24h)"),
+        Field("to", "To"),
+    )
+
+
+_MAX_CHOICES: Final = 200
+_FENCE: Final = Field("fence", "Fence or gate")
+
+
+def _island(console: Console, shown: list[AlertRow], now: datetime) -> dict[str, Any]:
+    """The fences with their alerts by verdict."""
+    counts: dict[str, Counter[str]] = {}
+    for one in shown:
+        counts.setdefault(one.place, Counter())[one.verdict] += 1
+    fences = features_of(tuple(one for one in console.reference.fences_at(now) if one.id in counts))
+    for feature in fences["features"]:
+        of_fence = counts[feature["properties"]["id"]]
+        feature["properties"] |= {"alerts": sum(of_fence.values()), "verdicts": dict(of_fence)}
+    return {"fences": fences}
