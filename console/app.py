@@ -18,9 +18,9 @@ from starlette.staticfiles import StaticFiles
 from console.assets import STATIC, Assets, Basemap
 from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
-from console.http import Renderer, SecurityHeaders, View
+from console.http import FileView, Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import fleet, happenings, health, replay
+from console.pages import bills, documents, fleet, happenings, health, reconciled, replay
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -34,8 +34,19 @@ PAGES: Final[Mapping[str, View]] = {
     "/events": happenings.events_page,
     "/canaries": health.canaries_page,
     "/health": health.page,
+    "/bills": bills.page,
+    "/bills/{payer}": bills.payer_page,
+    "/documents/{number}": documents.page,
+    "/documents/{number}/lines/{line}": documents.line_page,
+    "/documents/{number}/lines/{line}/{hour}": documents.hour_page,
+    "/reconcile": reconciled.page,
 }
 """Each page by its address."""
+
+FILES: Final[Mapping[str, FileView]] = {
+    "/documents/{number}.{suffix}": documents.file,
+}
+"""Each file to download by its address; they come before the pages."""
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -46,6 +57,7 @@ def make_app(console: Console, *, hosts: tuple[str, ...] = ()) -> Starlette:
     renderer = Renderer(console, Assets.built())
     routes: list[BaseRoute] = [
         *(signing.routes() if signing else ()),
+        *(Route(path, renderer.file_endpoint(view), methods=["GET"]) for path, view in FILES.items()),
         *(Route(path, renderer.endpoint(view), methods=["GET"]) for path, view in PAGES.items()),
         Route("/basemap", _basemap(console), methods=["GET"]),
         Route("/live", streams.endpoint, methods=["GET"]),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
@@ -23,6 +25,9 @@ from console.health.reader import HealthReader
 from console.lake import OpenLake
 from console.live import LiveFeed
 from console.reference import Reference
+
+if TYPE_CHECKING:
+    from console.bills import BillReader
 
 _MOST_CHARACTERS = 500
 
@@ -106,6 +111,14 @@ class Console:
         self.day_tracks = DayTracksReader(self.lake, settings.tracks)
         self.feed = LiveFeed(settings, self.last_fixes, now)
         self.health = HealthReader(settings, self.lake, folder, now)
+
+    @cached_property
+    def bills(self) -> BillReader:
+        """The register's documents and what they are made of."""
+        # rating is imported only for pages that need it
+        from console.bills import BillReader  # noqa: PLC0415
+
+        return BillReader(self)
 
     def zone(self) -> ZoneInfo:
         """The time zone of the accounts, if all have the same; UTC otherwise."""

@@ -19,3 +19,7 @@ class BadQuery(CloudError):
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")
         self.name = name
+
+
+class Busy(CloudError):
+    """Too much is being computed now; the same request can succeed later."""

@@ -13,14 +13,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloud_jobs.errors import CloudError
 from console.assets import Assets, Basemap
 from console.context import Console, Query
 from console.errors import BadQuery, NotThere
-from console.page import UNKNOWN, Clock, Page, address, as_json, shown
+from console.page import UNKNOWN, Clock, Download, Page, address, as_json, shown
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +38,8 @@ _HEADERS: Final = {
 
 View = Callable[[Console, Query], Page]
 """A page of what the console knows, for a query. Raises CloudError."""
+FileView = Callable[[Console, Query], Download]
+"""A file of what the console knows. Raises CloudError."""
 
 NAVIGATION: Final = (
     ("/", "Fleet"),
@@ -94,6 +96,28 @@ class Renderer:
             return await run_in_threadpool(self._answer, view, request)
 
         return answer
+
+    def file_endpoint(self, view: FileView) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a file to download; a fault is a page."""
+
+        async def answer(request: Request) -> Response:
+            return await run_in_threadpool(self._file_answer, view, request)
+
+        return answer
+
+    def _file_answer(self, view: FileView, request: Request) -> Response:
+        try:
+            made = view(self._console, Query.of(request))
+        except CloudError as error:
+            fault = error
+
+            def refuse(_console: Console, _query: Query) -> Page:
+                raise fault
+
+            return self._answer(refuse, request)
+        name = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "_" for one in made.name)
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return StreamingResponse(iter(made.body), media_type=made.media_type, headers=headers)
 
     def _answer(self, view: View, request: Request) -> Response:
         query, wants_json = Query.of(request), _wants_json(request)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
@@ -25,7 +25,8 @@ class Kind(StrEnum):
     """How a cell is shown. The value of each kind, None where it is unknown:
 
     `text`, `state`, `code`: text; `time`: an aware datetime; `age` and `duration`: seconds; `count`: an int; `number`:
-    a float; `distance`: metres; `speed`: metres a second; `money`: text as it is printed; `yes_no`: a bool.
+    a float; `coordinate`: degrees; `distance`: metres; `speed`: metres a second; `money`: text as it is printed;
+    `yes_no`: a bool.
     """
 
     TEXT = "text"
@@ -36,13 +37,14 @@ class Kind(StrEnum):
     DURATION = "duration"
     COUNT = "count"
     NUMBER = "number"
+    COORDINATE = "coordinate"
     DISTANCE = "distance"
     SPEED = "speed"
     MONEY = "money"
     YES_NO = "yes_no"
 
 
-_RIGHT: Final = frozenset({Kind.AGE, Kind.DURATION, Kind.COUNT, Kind.NUMBER, Kind.DISTANCE, Kind.SPEED, Kind.MONEY})
+_LEFT: Final = frozenset({Kind.TEXT, Kind.STATE, Kind.CODE, Kind.TIME, Kind.YES_NO})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Column:
 
     @property
     def right(self) -> bool:
-        return self.kind in _RIGHT
+        return self.kind not in _LEFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,14 @@ class Page:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Download(NamedTuple):
+    """A file that an address gives. `body`: its bytes in pieces."""
+
+    name: str
+    media_type: str
+    body: Iterable[bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of the page's filter form. `options`: value and text of each choice; without: a text field."""
@@ -212,6 +222,7 @@ _TEXTS: Final[Mapping[Kind, Callable[[Any], str]]] = {
     Kind.DURATION: duration_text,
     Kind.COUNT: "{:,}".format,
     Kind.NUMBER: "{:,.2f}".format,
+    Kind.COORDINATE: "{:.6f}".format,
     Kind.DISTANCE: distance_text,
     Kind.SPEED: lambda value: f"{value * 3.6:.0f} km/h",
     Kind.YES_NO: lambda value: "yes" if value else "no",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -118,20 +118,28 @@ class Reference:
 
 def _state(lake: OpenLake) -> ReferenceState:
     rows = lake.rows("reference").to_pylist()
-    fences = in_force((row for row in rows if row["kind"] == "fence"), lambda _, body: usable_fence(body))
+    fences, refused = fence_versions(row for row in rows if row["kind"] == "fence")
     accounts = in_force((row for row in rows if row["kind"] == "account"), usable_contract)
+    made = [held.made for held in accounts.held if isinstance(held.made, Account)]
+    until = _next_begins([(one.id, round(one.effective_from.timestamp() * 1e6)) for one in made], _of_us)
+    return ReferenceState(
+        fences,
+        tuple(AccountVersion(one.effective_from, end, one) for one, end in zip(made, until, strict=True)),
+        (*refused, *accounts.refused),
+    )
+
+
+def fence_versions(
+    publications: Iterable[dict[str, Any]],
+) -> tuple[tuple[FenceVersion, ...], tuple[RefusedVersion, ...]]:
+    """The versions of fences and gates in rows of the reference table, and the rows that cannot be used."""
+    fences = in_force(publications, lambda _, body: usable_fence(body))
     nexts = _next_begins([(held.row["id"], held.begin) for held in fences.held], _of_ms)
     versions = tuple(
         _fence_version(held.row, held.made, _begin(held.made), until)
         for held, until in zip(fences.held, nexts, strict=True)
     )
-    made = [held.made for held in accounts.held if isinstance(held.made, Account)]
-    until = _next_begins([(one.id, round(one.effective_from.timestamp() * 1e6)) for one in made], _of_us)
-    return ReferenceState(
-        versions,
-        tuple(AccountVersion(one.effective_from, end, one) for one, end in zip(made, until, strict=True)),
-        (*fences.refused, *accounts.refused),
-    )
+    return versions, tuple(fences.refused)
 
 
 def _next_begins(versions: list[tuple[str, int]], moment: Callable[[int], datetime]) -> list[datetime | None]:

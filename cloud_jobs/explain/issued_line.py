@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.pools import price_text
 from cloud_jobs.billing.register.current_contracts import contracts_above
-from cloud_jobs.billing.register.documents_of import issued_again
+from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
@@ -97,13 +97,17 @@ def explain_line(
     number: str,
     line: int,
     device: TenantDevice | None = None,
+    *,
+    hours: Collection[datetime] | None = None,
+    issued: IssuedAgain | None = None,
 ) -> ExplainedLine:
-    """Explains the charge of a device on a line, and computes each of its hours again from the records.
+    """Explains the charge of a device on a line, and computes its hours again from the records.
 
+    `hours`: only these are computed again; None: all of them. `issued`: the document, if it was made again already.
     For a note, the charge of its closing is explained. Raises UnknownDocument, BillingError, RegisterDamaged,
     LakeError.
     """
-    lake, issued = register.lake, issued_again(register, number)
+    lake, issued = register.lake, issued or issued_again(register, number)
     key = _key_of(issued.document, number, line, device)
     # a void has no closing of its own; explain what it takes back
     closing = issued.closing or issued.before
@@ -126,7 +130,7 @@ def explain_line(
         snapshot=snapshot,
         posted=None if posted is None else _charge(issued.charges[posted.id], key),
         is_void=issued.closing is None,
-        **explain_charge(lake, snapshot, contract, charge, reference)._asdict(),
+        **explain_charge(lake, snapshot, contract, charge, reference, hours=hours)._asdict(),
     )
 
 
@@ -139,18 +143,24 @@ class ExplainedCharge(NamedTuple):
 
 
 def explain_charge(
-    lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge, reference: pa.Table
+    lake: Lake,
+    snapshot: LakeState,
+    contract: PayerContract,
+    charge: Charge,
+    reference: pa.Table,
+    *,
+    hours: Collection[datetime] | None = None,
 ) -> ExplainedCharge:
-    """Explains the charge of a device, and computes each of its hours again from the records.
+    """Explains the charge of a device, and computes its hours again from the records.
 
-    `reference`: rows of the table `reference` at the snapshot. Raises LakeError.
+    `reference`: rows of the table `reference` at the snapshot. `hours`: as in `explain_line`. Raises LakeError.
     """
     device, tracks = TenantDevice(charge.key.tenant, charge.key.device), tracks_at(snapshot)
     found = _explained(lake, snapshot, contract, charge)
     stored, erasures = records_and_erasures(lake)
     erased = erasures.before(device.tenant, device.device)
     again = None
-    if kept := _computable(found, tracks, erased):
+    if kept := _computable(found, tracks, erased, hours):
         again = meter_again(lake, snapshot, stored, device, kept, tracks=tracks, reference=reference)
         found = with_hours_again(found, again.rows, kept, is_of_other_engine=again.is_of_other_engine)
     return ExplainedCharge(found, erased, again)
@@ -208,7 +218,10 @@ def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:
     )
 
 
-def _computable(found: Explanation, tracks: TrackSettings, erased: datetime | None) -> list[datetime]:
-    """The hours whose records still exist, at most MAX_HOURS."""
+def _computable(
+    found: Explanation, tracks: TrackSettings, erased: datetime | None, asked: Collection[datetime] | None
+) -> list[datetime]:
+    """The hours asked for whose records still exist, at most MAX_HOURS."""
     margin = timedelta(milliseconds=tracks.margin_ms)
-    return [one.hour for one in found.hours if erased is None or one.hour - margin >= erased][:MAX_HOURS]
+    hours = [one.hour for one in found.hours if asked is None or one.hour in asked]
+    return [hour for hour in hours if erased is None or hour - margin >= erased][:MAX_HOURS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -63,7 +63,7 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
 
 def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
     arithmetic = [made] if (made := _arithmetic_table(line)) else []
-    return Group(_hours_table(line, limit), *arithmetic, _checks_table(line), *_notes(line))
+    return Group(_hours_table(line, limit), *arithmetic, _checks_table(line), *map(Text, notes_of(line)))
 
 
 def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int) -> FittedTable:
@@ -119,10 +119,48 @@ def _arithmetic_table(line: ExplainedLine) -> FittedTable | None:
     return table if found else None
 
 
-def _checks_table(line: ExplainedLine) -> FittedTable:
+class Check(NamedTuple):
+    """A value as it was charged and as it was found again, as text. `agrees`: None if unknown."""
+
+    what: str
+    charged: str
+    found: str
+    agrees: bool | None
+
+
+def checks_of(line: ExplainedLine) -> tuple[Check, ...]:
+    """Each value of the charge, held against what its hours give."""
     found = line.explanation
     charge, meter = found.charge, _meter(found.charge)
     unit = MEASURE_OF[meter].unit
+    amounts = (charge.amount_minor, found.amount_minor)
+    stated, again = (
+        "unknown" if one is None else f"{amount_text(one, line.currency)} {line.currency}" for one in amounts
+    )
+    return (
+        Check(
+            "sum of the hours",
+            f"{quantity_text(meter, charge.quantity)} {unit}",
+            f"{quantity_text(meter, found.quantity)} {unit}",
+            found.quantity_agrees,
+        ),
+        Check(
+            "digest of the rows of usage",
+            "" if charge.metered is None else charge.metered.digest[:16],
+            found.digest[:16],
+            found.digest_agrees,
+        ),
+        Check(
+            "hours; given again",
+            str(len(found.hours)),
+            str(sum(one.agrees is True for one in found.hours)),
+            _all(line),
+        ),
+        Check("amount", stated, again, found.amount_agrees),
+    )
+
+
+def _checks_table(line: ExplainedLine) -> FittedTable:
     # a note posts a difference; the newer closing is explained
     title, owed = (
         ("Comparison with the charge", "charged")
@@ -130,32 +168,7 @@ def _checks_table(line: ExplainedLine) -> FittedTable:
         else ("Comparison with the amount owed", "owed")
     )
     table = FittedTable(Column.text("what"), Column(owed), Column("found"), Column("agrees"), title=title)
-    amounts = (charge.amount_minor, found.amount_minor)
-    stated, again = (
-        "unknown" if one is None else f"{amount_text(one, line.currency)} {line.currency}" for one in amounts
-    )
-    rows: Sequence[tuple[str, str, str, bool | None]] = (
-        (
-            "sum of the hours",
-            f"{quantity_text(meter, charge.quantity)} {unit}",
-            f"{quantity_text(meter, found.quantity)} {unit}",
-            found.quantity_agrees,
-        ),
-        (
-            "digest of the rows of usage",
-            "" if charge.metered is None else charge.metered.digest[:16],
-            found.digest[:16],
-            found.digest_agrees,
-        ),
-        (
-            "hours; given again",
-            str(len(found.hours)),
-            str(sum(one.agrees is True for one in found.hours)),
-            _all(line),
-        ),
-        ("amount", stated, again, found.amount_agrees),
-    )
-    for what, was, is_now, agrees in rows:
+    for what, was, is_now, agrees in checks_of(line):
         table.add(what, was, is_now, Text(_WORDS[agrees], style="red" if agrees is False else ""))
     return table
 
@@ -165,23 +178,24 @@ def _all(line: ExplainedLine) -> bool | None:
     return False if False in found else None if None in found else True
 
 
-def _notes(line: ExplainedLine) -> Iterable[Text]:
+def notes_of(line: ExplainedLine) -> Iterable[str]:
+    """What a reader must know of the comparison: what was posted before, erased, or metered by another engine."""
     owed, before = line.explanation.charge, line.posted
     if line.is_void:
-        yield Text("This note takes back what is explained here: all that was posted to its invoice.")
+        yield "This note takes back what is explained here: all that was posted to its invoice."
     if before is not None:
         change = owed._replace(
             quantity=owed.quantity - before.quantity, amount_minor=owed.amount_minor - before.amount_minor
         )
         now, was, by_note = (_charge_text(one, line.currency) for one in (owed, before, change))
-        yield Text(f"Owed: {now}; posted before this note: {was}; posted by this note, the difference: {by_note}.")
+        yield f"Owed: {now}; posted before this note: {was}; posted by this note, the difference: {by_note}."
     if line.erased_before is not None:
-        yield Text(
+        yield (
             f"Positions before {stamp(line.erased_before)} are erased: what was metered of them stands, and cannot be"
             " computed again."
         )
     if line.again is not None and line.again.is_of_other_engine:
-        yield Text(
+        yield (
             f"Usage was metered by engine version {line.again.engine_version}; version {ENGINE_VERSION} is installed."
             " An hour that gives the same row agrees; others are unknown."
         )

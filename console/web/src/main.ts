@@ -1,9 +1,11 @@
 // Each page works without this script. A page names its picture, and the picture's code is fetched only then.
 import "./style.css";
+import "./bills.css";
 
 export type Island = (element: HTMLElement, data: Record<string, unknown>) => void | Promise<void>;
 
 const islands: Record<string, () => Promise<{ draw: Island }>> = {
+  evidence: () => import("./evidence"),
   fleet: () => import("./fleet"),
   replay: () => import("./replay"),
 };

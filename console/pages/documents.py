@@ -1,0 +1,619 @@
+"""A document as it is printed, each line taken apart into hours, and each hour down to its fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+
+from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, files_of, presentation
+from cloud_jobs.billing.rating import ChargeKind
+from cloud_jobs.billing.register.documents_of import IssuedAgain
+from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
+from cloud_jobs.explain.explanation import ExplainedHour
+from cloud_jobs.explain.issued_line import ExplainedLine
+from cloud_jobs.explain.metered_again import MAX_HOURS
+from cloud_jobs.explain.terminal import Check, checks_of, notes_of
+from cloud_jobs.lake.coverage import TenantDevice
+from console.bills import MAX_RECORDS, HourEvidence, is_place, is_within
+from console.context import Console, Query
+from console.errors import BadQuery, NotThere
+from console.fixes import track_of
+from console.page import Column, Download, Fact, Island, Kind, Page, Row, Table, address
+from console.pages.fleet import features_of
+from console.reference import FenceVersion
+
+MAX_LINES: Final = 1_000
+MAX_VEHICLES: Final = 500
+RECORDS_A_PART: Final = 500
+AT_ONCE: Final = 48
+"""A line with at most so many hours is computed again at once; a longer one when asked."""
+
+FORMS: Final[Mapping[str, tuple[Form, str]]] = {
+    "pdf": (Form.PDF, "application/pdf"),
+    "xml": (Form.UBL, "application/xml"),
+    "csv": (Form.CSV, "text/csv; charset=utf-8"),
+    "json": (Form.JSON, "application/json"),
+}
+"""The files of a document by suffix, with their media types."""
+
+LINES: Final = (
+    Column("line", "Line", Kind.COUNT, link="href"),
+    Column("item", "Item", link="href"),
+    Column("vehicles", "Vehicles"),
+    Column("quantity", "Quantity", Kind.MONEY),
+    Column("price", "Price"),
+    Column("net_amount", "Net amount", Kind.MONEY),
+)
+VEHICLES: Final = (
+    Column("line", "Line", Kind.COUNT),
+    Column("vehicle", "Vehicle", link="href"),
+    Column("item", "Item"),
+    Column("quantity", "Quantity", Kind.MONEY),
+    Column("rows", "Hours", Kind.COUNT),
+    Column("net_amount", "Net amount", Kind.MONEY),
+)
+VAT: Final = tuple(
+    Column(key, title, Kind.MONEY if key != "category" else Kind.TEXT)
+    for key, title in zip(("category", "rate", "taxable", "tax"), presentation.VAT_COLUMNS, strict=True)
+)
+CHECKS: Final = (
+    Column("what", "What"),
+    Column("charged", "Charged", Kind.MONEY),
+    Column("found", "Found again", Kind.MONEY),
+    Column("outcome", "Outcome", Kind.STATE),
+)
+STEPS: Final = (Column("step", "Step"), Column("figure", "Figure", Kind.MONEY))
+HOURS: Final = (
+    Column("hour", "Hour", Kind.TIME, link="href"),
+    Column("quantity", "Quantity", Kind.MONEY),
+    Column("records", "Records", Kind.COUNT),
+    Column("outcome", "Held against the records", Kind.STATE),
+    Column("digest", "Digest of the row", Kind.CODE),
+)
+RECORDS: Final = (
+    Column("seq", "Record", Kind.COUNT),
+    Column("kind", "Kind"),
+    Column("device_time", "Device time", Kind.TIME),
+    Column("latitude", "Latitude", Kind.COORDINATE),
+    Column("longitude", "Longitude", Kind.COORDINATE),
+    Column("accuracy_m", "Accuracy", Kind.DISTANCE),
+    Column("received_at", "Received", Kind.TIME),
+    Column("epoch", "Epoch", Kind.CODE),
+    Column("mapping", "Mapping"),
+)
+BORDERS: Final = (
+    Column("zone", "Zone"),
+    Column("name", "Name"),
+    Column("begin", "In force from", Kind.TIME),
+    Column("until", "Until", Kind.TIME),
+    Column("published_by", "Published by"),
+    Column("reason", "Reason"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a document's pages are: below `base`. `bare`: without the other pages of the console."""
+
+    number: str
+    base: str
+    bare: bool = False
+
+    @classmethod
+    def of(cls, query: Query) -> Place:
+        number = query.path["number"]
+        return cls(number, address("documents", number))
+
+    def href(self, *parts: str, **asked: str | None) -> str:
+        """The address of a part of the document."""
+        return self.base + (address(*parts, **asked) if parts else address(**asked)[1:])
+
+    def file(self, suffix: str) -> str:
+        return f"{self.base}/document.{suffix}" if self.bare else f"{self.base}.{suffix}"
+
+
+# The document.
+
+
+def page(console: Console, query: Query) -> Page:
+    """A document as it is printed; each line links to its hours."""
+    return document_page(console, query, Place.of(query))
+
+
+def document_page(console: Console, query: Query, place: Place) -> Page:
+    """The page of a document at a place."""
+    entry = console.bills.entry(query.viewer, place.number)
+    document = console.bills.issued(place.number).document
+    lines = tuple(_lines(document, place, query.zone))
+    return Page(
+        path=place.base,
+        title=presentation.heading(document),
+        tables=(
+            Table("lines", "Lines", LINES, lines, note=_cut(len(document["lines"]), MAX_LINES, "lines", place)),
+            _vat(document),
+            _vehicles(document, place, query.zone),
+        ),
+        facts=tuple(_facts(document, entry)),
+        template="document.html",
+        extra={
+            "bare": place.bare,
+            "entry": entry,
+            "payer_href": address("bills", entry.key.payer, zone=query.zone),
+            "invoice_href": _preceding(document, query.zone),
+            "seller": presentation.party(document, "seller"),
+            "buyer": presentation.party(document, "buyer"),
+            "printed": presentation.facts_of(document),
+            "payment": presentation.payment(document),
+            "totals": presentation.totals(document),
+            "remarks": presentation.remarks(document),
+            "provenance": presentation.provenance(document),
+            "groups": [*_groups(document, lines)],
+            "files": [(form.name, place.file(suffix)) for suffix, (form, _) in FORMS.items()],
+        },
+    )
+
+
+def _facts(document: Document, entry: IssuedDocument) -> Iterator[Fact]:
+    found, currency = document["document_totals"], document["invoice_currency_code"]
+    yield Fact("number", "Number", document["invoice_number"])
+    yield Fact("type", "Type", DocumentType(document["invoice_type_code"]).heading.lower())
+    yield Fact("payer", "Payer", entry.key.payer)
+    yield Fact("period", "Period", entry.key.text)
+    yield Fact("issue_date", "Issue date", document["invoice_issue_date"])
+    yield Fact("currency", "Currency", currency)
+    for key, name in (
+        ("net", "invoice_total_amount_without_vat"),
+        ("tax", "invoice_total_vat_amount"),
+        ("due", "amount_due_for_payment"),
+    ):
+        yield Fact(key, key.capitalize(), f"{found[name]['text']} {currency}", Kind.MONEY)
+    yield Fact("is_void", "Void", entry.is_void, Kind.YES_NO)
+    yield Fact("by", "By", entry.by)
+    yield Fact("issued_at", "Issued", entry.issued_at, Kind.TIME)
+    yield Fact("snapshot", "Snapshot", document["snapshot"], Kind.CODE)
+    yield Fact("digest", "Digest", document["digest"], Kind.CODE)
+
+
+def _preceding(document: Document, zone: str) -> str:
+    preceding = document["preceding_invoice"]
+    return address("documents", preceding["preceding_invoice_reference"], zone=zone) if preceding else ""
+
+
+def _lines(document: Document, place: Place, zone: str) -> Iterator[Row]:
+    """The lines in the order of the document, with the texts that it prints."""
+    printed = (row for group in presentation.line_groups(document) for row in group.rows)
+    for line, texts in islice(zip(document["lines"], printed, strict=True), MAX_LINES):
+        number = line["invoice_line_identifier"]
+        yield {
+            "id": str(number),
+            "line": number,
+            "item": texts[1],
+            "vehicles": texts[2],
+            "quantity": texts[3],
+            "price": texts[4],
+            "net_amount": texts[5],
+            "net_minor": line["invoice_line_net_amount"]["minor"],
+            **{name: line[name] for name in ("account", "region", "kind", "meter", "zone", "window")},
+            # what follows from other lines has no hours
+            "href": place.href("lines", str(number), zone=zone) if line["kind"] == ChargeKind.USAGE.value else "",
+        }
+
+
+def _groups(document: Document, lines: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """The lines under the heading of their account and region, as printed."""
+    at = 0
+    for group in presentation.line_groups(document):
+        rows = lines[at : at + len(group.rows)]
+        at += len(group.rows)
+        if rows:
+            yield {"heading": group.heading, "rows": rows, "net_amount": group.net_amount}
+
+
+def _vat(document: Document) -> Table:
+    keys = [column.key for column in VAT]
+    rows = [dict(zip(keys, row, strict=True)) for row in presentation.vat_rows(document)]
+    return Table("vat", "VAT", VAT, tuple(rows))
+
+
+def _vehicles(document: Document, place: Place, zone: str) -> Table:
+    """The annex: each vehicle's part of each line."""
+    kinds = {line["invoice_line_identifier"]: line["kind"] for line in document["lines"]}
+
+    def row(source: tuple[Mapping[str, Any], tuple[str, ...]]) -> Row:
+        entry, texts = source
+        is_usage = kinds[entry["line"]] == ChargeKind.USAGE.value
+        device = {"tenant": entry["tenant"], "device": entry["device"]}
+        return {
+            "line": entry["line"],
+            "vehicle": texts[1],
+            "item": texts[2],
+            "quantity": texts[3],
+            "rows": entry["metered"]["rows"] if entry["metered"] else 0,
+            "net_amount": texts[5],
+            "net_minor": entry["amount_minor"],
+            **device,
+            "href": place.href("lines", str(entry["line"]), **device, zone=zone) if is_usage else "",
+        }
+
+    pairs = zip(document["annex"][:MAX_VEHICLES], presentation.annex_rows(document), strict=False)
+    note = _cut(len(document["annex"]), MAX_VEHICLES, "parts", place)
+    return Table.of("vehicles", "Each vehicle's part", VEHICLES, pairs, row, note=note, empty="no vehicle has a part")
+
+
+def _cut(count: int, shown: int, what: str, place: Place) -> str:
+    return f"The first {shown:,} of {count:,} {what}; {place.file('csv')} has all." if count > shown else ""
+
+
+def file(console: Console, query: Query) -> Download:
+    """A document as a file: PDF, UBL, CSV or its canonical JSON."""
+    return file_of(console, query, query.path["number"])
+
+
+def file_of(console: Console, query: Query, number: str) -> Download:
+    found = FORMS.get(query.path["suffix"])
+    if found is None:
+        raise NotThere(f"a document has the files {', '.join(FORMS)}")
+    form, media_type = found
+    console.bills.entry(query.viewer, number)
+    made = console.bills.issued(number).document
+    [(name, content)] = files_of(made, [form]).items()
+    # a PDF or UBL that cannot be made is an error before the first byte
+    body = DocumentContent(made, form) if form in (Form.CSV, Form.JSON) else [bytes(content)]
+    return Download(name, media_type, body)
+
+
+# A line.
+
+
+def line_page(console: Console, query: Query) -> Page:
+    """A line: its devices, or the hours of one device, held against the charge."""
+    return line_page_at(console, query, Place.of(query))
+
+
+def line_page_at(console: Console, query: Query, place: Place) -> Page:
+    """The page of a line of a document at a place."""
+    issued, line = _line_of(console, query, place)
+    number = line["invoice_line_identifier"]
+    path, title = place.href("lines", str(number)), f"Line {number} of {place.number}: {line['item_name']}"
+    extra = {"bare": place.bare}
+    facts = tuple(_line_facts(line, issued.document, place, query.zone))
+    if line["kind"] != ChargeKind.USAGE.value:
+        warning = f"This is a {line['kind']}: it follows from other lines, not from records."
+        return Page(path, title, facts=facts, warnings=(warning,), extra=extra)
+    devices = _devices(issued.document, number)
+    device = _device_asked(query, devices)
+    if device is None:
+        table = _line_devices(issued.document, line, place, query)
+        return Page(path, title, tables=(table,), facts=facts, state=_state(query), extra=extra)
+    _require_tenant(query, place, device)
+    asked = query.get("again") == "yes"
+    hours = None if asked or _rows_of(issued.document, number, device) <= AT_ONCE else ()
+    found = console.bills.explained(issued, number, device, hours)
+    return Page(
+        path,
+        f"{title}, {device.tenant}/{device.device}",
+        tables=(_checks(found, hours), _hours(found, hours, place, query), _steps(found)),
+        facts=(*facts, *_outcome_facts(found, hours, place, query)),
+        warnings=tuple(_warnings(found)),
+        state=_state(query),
+        extra=extra,
+    )
+
+
+def _state(query: Query) -> dict[str, str]:
+    names = ("tenant", "device", "again", "part", "zone")
+    return {name: query.get(name) for name in names if query.get(name)}
+
+
+def _line_of(console: Console, query: Query, place: Place) -> tuple[IssuedAgain, Document]:
+    console.bills.entry(query.viewer, place.number)
+    issued = console.bills.issued(place.number)
+    lines = issued.document["lines"]
+    text = query.path["line"]
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= len(lines)):
+        raise NotThere(f"document {place.number} has no line {text}; its lines are numbered 1 to {len(lines)}")
+    return issued, lines[int(text) - 1]
+
+
+def _devices(document: Document, line: int) -> list[TenantDevice]:
+    return [TenantDevice(one["tenant"], one["device"]) for one in document["annex"] if one["line"] == line]
+
+
+def _rows_of(document: Document, line: int, device: TenantDevice) -> int:
+    """The hours that a charge names."""
+    of_line = (one for one in document["annex"] if one["line"] == line)
+    metered = next(one["metered"] for one in of_line if TenantDevice(one["tenant"], one["device"]) == device)
+    return metered["rows"] if metered else 0
+
+
+def _device_asked(query: Query, devices: Sequence[TenantDevice]) -> TenantDevice | None:
+    """The device of the query, or the only one of the line; None if there are several."""
+    if query.get("device"):
+        asked = TenantDevice(query.get("tenant"), query.get("device"))
+        if asked not in devices:
+            raise NotThere(f"this line does not charge {asked.tenant}/{asked.device}")
+        return asked
+    return devices[0] if len(devices) == 1 else None
+
+
+def _require_tenant(query: Query, place: Place, device: TenantDevice) -> None:
+    if not place.bare:
+        query.viewer.require_tenant(device.tenant)
+
+
+def _line_facts(line: Document, document: Document, place: Place, zone: str) -> Iterator[Fact]:
+    currency, quantity = document["invoice_currency_code"], line["quantity"]
+    yield Fact("document", "Document", place.number, href=place.href(zone=zone))
+    yield Fact("line", "Line", line["invoice_line_identifier"], Kind.COUNT)
+    yield Fact("account", "Account", line["account"])
+    yield Fact("region", "Region", line["region"] or "all regions")
+    if quantity:
+        yield Fact("quantity", "Quantity", f"{quantity['text']} {quantity['unit']}", Kind.MONEY)
+    yield Fact("price", "Price", line["price"])
+    yield Fact("net_amount", "Net amount", f"{line['invoice_line_net_amount']['text']} {currency}", Kind.MONEY)
+
+
+def _line_devices(document: Document, line: Document, place: Place, query: Query) -> Table:
+    """The devices of a line with a link each. Devices of tenants that the viewer does not see have none."""
+    number, meter = line["invoice_line_identifier"], Meter(line["meter"])
+    entries = [one for one in document["annex"] if one["line"] == number]
+
+    def row(entry: Mapping[str, Any]) -> Row:
+        device = {"tenant": entry["tenant"], "device": entry["device"]}
+        is_seen = place.bare or query.viewer.sees_tenant(entry["tenant"])
+        amount = amount_text(entry["amount_minor"], document["invoice_currency_code"])
+        return {
+            "line": number,
+            "vehicle": f"{entry['tenant']}/{entry['device']}",
+            "item": line["item_name"],
+            "quantity": f"{quantity_text(meter, entry['quantity_base'])} {line['quantity']['unit']}",
+            "rows": entry["metered"]["rows"] if entry["metered"] else 0,
+            "net_amount": amount,
+            "net_minor": entry["amount_minor"],
+            **device,
+            "href": place.href("lines", str(number), **device, zone=query.zone) if is_seen else "",
+        }
+
+    note = "Choose a vehicle to see its hours. " + _cut(len(entries), MAX_VEHICLES, "vehicles", place)
+    return Table.of("vehicles", "Vehicles of this line", VEHICLES[1:], entries[:MAX_VEHICLES], row, note=note.strip())
+
+
+_OUTCOMES: Final = {True: "agrees", False: "differs", None: "unknown"}
+NOT_COMPUTED: Final = "not computed"
+
+
+def _outcome_of(hour: ExplainedHour, hours: Sequence[datetime] | None) -> str:
+    """Whether the records give the row again. Unknown: they were erased, or another engine metered them."""
+    is_asked = hours is None or hour.hour in hours
+    return _OUTCOMES[hour.agrees] if is_asked else NOT_COMPUTED
+
+
+def _is_complete(found: ExplainedLine, hours: Sequence[datetime] | None) -> bool:
+    return hours is None or not found.explanation.hours
+
+
+def _checks(found: ExplainedLine, hours: Sequence[datetime] | None) -> Table:
+    def row(check: Check) -> Row:
+        # hours that were not computed again are not unknown, but not asked for
+        is_left_out = check.agrees is None and check.what.startswith("hours") and not _is_complete(found, hours)
+        again = {"found": NOT_COMPUTED, "outcome": NOT_COMPUTED} if is_left_out else {}
+        return check._asdict() | {"outcome": _OUTCOMES[check.agrees]} | again
+
+    title = "Held against the charge" if found.posted is None else "Held against the amount owed"
+    return Table.of("checks", title, CHECKS, checks_of(found), row)
+
+
+def _outcome_facts(
+    found: ExplainedLine, hours: Sequence[datetime] | None, place: Place, query: Query
+) -> Iterator[Fact]:
+    made = found.explanation
+    key = made.charge.key
+    yield Fact("tenant", "Tenant", key.tenant)
+    yield Fact("device", "Device", key.device)
+    if _is_complete(found, hours):
+        yield Fact("outcome", "Computed again", _OUTCOMES[made.agrees], Kind.STATE)
+    else:
+        device = {"tenant": key.tenant, "device": key.device}
+        href = place.href("lines", str(found.line), **device, again="yes", zone=query.zone)
+        words = f"{NOT_COMPUTED}: compute {min(len(made.hours), MAX_HOURS):,} hours now"
+        yield Fact("outcome", "Computed again", words, href=href)
+    yield Fact("snapshot", "Snapshot", found.snapshot.id, Kind.CODE)
+
+
+def _warnings(found: ExplainedLine) -> Iterator[str]:
+    if found.explanation.agrees is False:
+        yield "What the lake gives today differs from the charge. The tables show where."
+    yield from notes_of(found)
+
+
+def _hours(found: ExplainedLine, hours: Sequence[datetime] | None, place: Place, query: Query) -> Table:
+    key = found.explanation.charge.key
+    meter, shown = Meter(key.meter or ""), found.explanation.hours[:MAX_HOURS]
+
+    def row(one: ExplainedHour) -> Row:
+        device = {"tenant": key.tenant, "device": key.device}
+        text = hour_text(one.hour)
+        return {
+            "id": text,
+            "hour": one.hour,
+            "href": place.href("lines", str(found.line), text, **device, zone=query.zone),
+            "quantity": quantity_text(meter, one.quantity),
+            "quantity_base": one.quantity,
+            "records": one.seq_ranges.count,
+            "seq_ranges": one.seq_ranges.document(),
+            "digest": one.digest,
+            "again": one.again,
+            "agrees": one.agrees,
+            "outcome": _outcome_of(one, hours),
+        }
+
+    place_of = place_text(meter, key.zone)
+    note = ", ".join(part for part in (f"Usage of the {meter.value}", place_of, key.window) if part) + "."
+    if len(found.explanation.hours) > len(shown):
+        note += f" The first {len(shown):,} of {len(found.explanation.hours):,} hours."
+    return Table.of("hours", "Hours", HOURS, shown, row, note=note, empty="this charge has no hours")
+
+
+def _steps(found: ExplainedLine) -> Table:
+    rows = tuple({"step": step, "figure": figure} for step, figure in found.explanation.arithmetic)
+    return Table(
+        "arithmetic", "How the amount is computed", STEPS, rows, empty="unknown: too many devices share the price"
+    )
+
+
+# An hour.
+
+
+def hour_text(hour: datetime) -> str:
+    """The hour as addresses and `waybill bill explain --hour` name it."""
+    return hour.astimezone(UTC).strftime("%Y-%m-%dT%H")
+
+
+def hour_page(console: Console, query: Query) -> Page:
+    """An hour of a charge: its records, computed again, and its fixes on a map with the border in force."""
+    return hour_page_at(console, query, Place.of(query))
+
+
+def hour_page_at(console: Console, query: Query, place: Place) -> Page:
+    """The page of an hour of a line of a document at a place."""
+    issued, line = _line_of(console, query, place)
+    number, hour = line["invoice_line_identifier"], _hour(query.path["hour"])
+    device = _device_asked(query, _devices(issued.document, number))
+    if device is None or line["kind"] != ChargeKind.USAGE.value:
+        raise NotThere(f"line {number} of {place.number} has several vehicles or no hours; open the line")
+    _require_tenant(query, place, device)
+    found = console.bills.explained(issued, number, device, [hour])
+    charged = next((one for one in found.explanation.hours if one.hour == hour), None)
+    if charged is None:
+        raise NotThere(f"line {number} of {place.number} charges nothing in the hour {hour_text(hour)} of this vehicle")
+    evidence = console.bills.evidence(query.viewer, found, hour, "waybill console: hour of a bill")
+    part = _part(query, len(evidence.records))
+    return Page(
+        place.href("lines", str(number), hour_text(hour)),
+        f"An hour of line {number} of {place.number}",
+        tables=(_records(evidence, part), _borders(evidence.borders)),
+        facts=tuple(_hour_facts(found, charged, place, query, len(evidence.records))),
+        island=Island("evidence", _island(console, query, found, charged, evidence)),
+        warnings=tuple(_hour_warnings(found, charged)),
+        state=_state(query),
+        extra={"bare": place.bare},
+    )
+
+
+def _hour(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise BadQuery("hour", f"{text[:30]!r} is not an hour in UTC, as 2026-03-05T06") from error
+
+
+def _part(query: Query, count: int) -> int:
+    text, last = query.get("part") or "1", max(1, -(-count // RECORDS_A_PART))
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= last):
+        raise BadQuery("part", f"{text!r} is not a part from 1 to {last}")
+    return int(text)
+
+
+def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: Query, count: int) -> Iterator[Fact]:
+    key, part = found.explanation.charge.key, _part(query, count)
+    meter, device = Meter(key.meter or ""), {"tenant": key.tenant, "device": key.device}
+    of_line = "lines", str(found.line)
+    yield Fact("line", "Line", f"{found.line} of {found.number}", href=place.href(*of_line, **device, zone=query.zone))
+    yield Fact("hour", "Hour from", hour.hour, Kind.TIME)
+    yield Fact("device", "Device", f"{key.tenant}/{key.device}")
+    yield Fact("place", "Place", place_text(meter, key.zone) or "everywhere")
+    yield Fact(
+        "quantity",
+        "Charged in this hour",
+        f"{quantity_text(meter, hour.quantity)} {MEASURE_OF[meter].unit}",
+        Kind.MONEY,
+    )
+    yield Fact("outcome", "Computed again", _OUTCOMES[hour.agrees], Kind.STATE)
+    yield Fact("digest", "Digest of the row", hour.digest, Kind.CODE)
+    yield Fact("again", "Digest again", hour.again or None, Kind.CODE)
+    if count > part * RECORDS_A_PART:
+        more = place.href(*of_line, hour_text(hour.hour), **device, part=str(part + 1), zone=query.zone)
+        yield Fact("more", "More records", f"part {part + 1}", href=more)
+
+
+def _hour_warnings(found: ExplainedLine, hour: ExplainedHour) -> Iterator[str]:
+    if hour.agrees is False:
+        yield "The records of this hour give another row of usage than the one that was charged."
+    if hour.agrees is None:
+        yield "Unknown whether the records give the charged row: they are erased, or another engine metered them."
+    yield from notes_of(found)
+
+
+def _records(evidence: HourEvidence, part: int) -> Table:
+    begin = (part - 1) * RECORDS_A_PART
+    shown = evidence.records[begin : begin + RECORDS_A_PART]
+    said = []
+    if len(evidence.records) > RECORDS_A_PART:
+        said.append(f"Records {begin + 1:,} to {begin + len(shown):,} of {len(evidence.records):,}.")
+    if evidence.count > MAX_RECORDS:
+        said.append(f"The hour has {evidence.count:,}; the first {MAX_RECORDS:,} are read.")
+    if evidence.withheld:
+        said.append(f"{evidence.withheld:,} are not shown: the account did not pay for the vehicle at that time.")
+    if missing := min(evidence.count, MAX_RECORDS) - len(evidence.records) - evidence.withheld:
+        said.append(f"{missing:,} of the charged records are no longer in the lake.")
+    return Table.of(
+        "records",
+        "Records",
+        RECORDS,
+        shown,
+        lambda row: dict(row) | {"id": f"{row['epoch']}/{row['seq']}"},
+        note=" ".join(said),
+        empty="no record of this hour can be shown",
+    )
+
+
+def _borders(versions: tuple[FenceVersion, ...]) -> Table:
+    def row(one: FenceVersion) -> Row:
+        return {
+            "zone": one.id,
+            "name": one.name,
+            "begin": one.begin,
+            "until": one.until,
+            "published_by": one.published_by,
+            "reason": one.reason,
+        }
+
+    note = "Borders in force in this hour, as the snapshot of the bill has them. Without a time: always."
+    return Table.of("borders", "Borders", BORDERS, versions, row, note=note, empty="no border is near")
+
+
+def _island(
+    console: Console, query: Query, found: ExplainedLine, hour: ExplainedHour, evidence: HourEvidence
+) -> dict[str, Any]:
+    """The fixes of the charge, and the rest of the device's hour beside them."""
+    key = found.explanation.charge.key
+    device = TenantDevice(key.tenant, key.device)
+    near = console.settings.tracks.null_island_deg
+    places = [row for row in evidence.records if is_place(row["longitude"], row["latitude"], null_island_deg=near)]
+    track = track_of(console.lake, device, hour.hour, hour.hour + timedelta(hours=1), console.settings.tracks)
+    paid = console.bills.paid(query.viewer, key.account, device)
+    begins, pieces = {*track.begins.tolist()}, list[list[list[float]]]()
+    for at, ms in enumerate(track.time_ms.tolist()):
+        is_paid = is_within(datetime.fromtimestamp(ms / 1000, UTC), paid)
+        if at in begins or not is_paid or not pieces:
+            pieces.append([])
+        if is_paid:
+            pieces[-1].append([float(track.longitude[at]), float(track.latitude[at])])
+    return {
+        "fixes": [
+            {
+                "id": f"{row['epoch']}/{row['seq']}",
+                "longitude": row["longitude"],
+                "latitude": row["latitude"],
+                "time": row["device_time"],
+            }
+            for row in places
+        ],
+        "track": [piece for piece in pieces if len(piece) > 1],
+        "fences": features_of(evidence.borders),
+        "zone": key.zone,
+    }

@@ -1,0 +1,158 @@
+"""Reconcile: the counts of a period from the device to the invoice, and the station at which a difference arose."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from cloud_jobs.billing.billing_period import days_text
+from cloud_jobs.billing.units import amount_text
+from cloud_jobs.lake.snapshots import read_snapshot
+from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Reconciliation, Station, outcome_of, reconcile
+from console.bills import days_asked
+from console.context import Console, Query
+from console.errors import BadQuery, Busy, NotThere
+from console.page import Column, Fact, Field, Kind, Page, Row, Table, address
+
+COLUMNS: Final = (
+    Column("station", "Station"),
+    Column("name", "What"),
+    Column("place", "Of"),
+    Column("expected", "Expected", Kind.MONEY),
+    Column("found", "Found", Kind.MONEY),
+    Column("difference", "Difference", Kind.MONEY),
+    Column("outcome", "Outcome", Kind.STATE),
+    Column("note", "Note"),
+)
+_COUNTED_BY: Final = {
+    Station.DEVICE: "what devices stated that they made",
+    Station.REGION: "what the gateways of each region brought",
+    Station.CENTRE: "what the table of records has",
+    Station.USAGE: "what was metered",
+    Station.RATED: "what was charged",
+    Station.INVOICED: "what was issued",
+}
+_MAX_NAMED: Final = 3
+_MAX_KEPT: Final = 8
+_WAIT_S: Final = 30.0
+
+_kept: OrderedDict[tuple[Any, ...], Reconciliation] = OrderedDict()
+_lock = threading.Lock()
+
+
+def page(console: Console, query: Query) -> Page:
+    """The stations of a period at the snapshot of its newest closing, for one payer or for all."""
+    if query.viewer.accounts is not None or query.viewer.tenants is not None:
+        # the stations count records of all devices, and numbers of all documents
+        raise NotThere("there is no such page, or you may not see it")
+    asked = {name: query.get(name) for name in ("payer", "period", "zone") if query.get(name)}
+    form = (Field("payer", "Payer"), Field("period", "Period (2026-03 or 2026-03-05)"))
+    if "period" not in asked:
+        note = "Choose a period. It is compared at the snapshot of its newest closing."
+        return Page("/reconcile", "Reconcile", state=asked, form=form, warnings=(note,), extra={"stations": []})
+    made = _reconciled(console, asked.get("payer"), asked["period"])
+    return Page(
+        path="/reconcile",
+        title=f"Reconcile {days_text(*made.days)}",
+        tables=(Table.of("comparisons", "Comparisons", COLUMNS, made.comparisons, _row, empty="nothing to compare"),),
+        facts=tuple(_facts(made, asked)),
+        state=asked,
+        form=form,
+        template="reconcile.html",
+        extra={"stations": [*_stations(made.comparisons)]},
+    )
+
+
+def _reconciled(console: Console, payer: str | None, period: str) -> Reconciliation:
+    """The comparison, kept until a table changes. One is computed at a time: it reads all records of the period."""
+    days = days_asked(period)
+    assert days is not None, "a period is asked for"
+    closings = [
+        one for one in console.bills.closings(days, payer) if (one.row["first_day"], one.row["last_day"]) == days
+    ]
+    if not closings:
+        of = f" of {payer}" if payer else ""
+        raise BadQuery(
+            "period", f"nothing was closed for exactly {days_text(*days)}{of}; `waybill bill close` closes it"
+        )
+    newest = max(closings, key=lambda one: (one.row["snapshot"], one.row["number"]))
+    versions = tuple(console.lake.version(name) for name in ("records", "closings", "documents"))
+    key = str(console.lake.lake.location), newest.row["snapshot_id"], days, payer, versions
+    if not _lock.acquire(timeout=_WAIT_S):
+        raise Busy("another period is being reconciled; ask again in a minute")
+    try:
+        if key not in _kept:
+            lake = console.lake.lake
+            snapshot = read_snapshot(lake, newest.row["snapshot_id"])
+            _kept[key] = reconcile(lake, snapshot, days, [payer] if payer else None, now=console.now())
+            while len(_kept) > _MAX_KEPT:
+                _kept.popitem(last=False)
+        return _kept[key]
+    finally:
+        _lock.release()
+
+
+def _facts(made: Reconciliation, asked: dict[str, str]) -> Iterator[Fact]:
+    yield Fact("outcome", "Outcome", made.outcome.value, Kind.STATE)
+    arose = first_difference(made.comparisons)
+    if made.outcome is ComparisonOutcome.DIFFERENT:
+        yield Fact("arose", "The difference arose at", arose and arose.value)
+    yield Fact("payer", "Payer", asked.get("payer", "all payers"))
+    yield Fact("snapshot", "Snapshot", made.snapshot.id, Kind.CODE)
+    yield Fact("bills", "Bills", "closings and documents", href=address("bills", period=asked["period"]))
+
+
+def first_difference(comparisons: Sequence[Comparison]) -> Station | None:
+    """The first station, in the order of a record's way, at which a count differs; None if none does."""
+    differing = {one.station for one in comparisons if one.outcome is ComparisonOutcome.DIFFERENT}
+    return next((one for one in Station if one in differing), None)
+
+
+def _row(one: Comparison) -> Row:
+    shown = {name: _text(getattr(one, name), one.currency) for name in ("expected", "found")}
+    difference = one.difference
+    return {
+        "station": one.station.value,
+        "name": one.name,
+        "place": one.place,
+        **shown,
+        # nothing to compare with is not unknown
+        "expected": shown["expected"] if one.expected is not None else "",
+        "difference": _text(difference, one.currency) if difference else "",
+        "outcome": one.outcome.value,
+        "note": one.note,
+        "counts": {"expected": one.expected, "found": one.found, "difference": difference},
+        "currency": one.currency,
+    }
+
+
+def _text(count: int | None, currency: str) -> str | None:
+    if count is None:
+        return None
+    return f"{amount_text(count, currency)} {currency}" if currency else f"{count:,}"
+
+
+def _stations(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
+    """Each station as a box: its outcome, what was counted there, and the first comparisons that are not equal."""
+    arose = first_difference(comparisons)
+    for station in Station:
+        of_station = [one for one in comparisons if one.station is station]
+        wrong = [one for one in of_station if one.outcome in (ComparisonOutcome.DIFFERENT, ComparisonOutcome.UNKNOWN)]
+        wrong.sort(key=lambda one: one.outcome is not ComparisonOutcome.DIFFERENT)
+        outcome = outcome_of(of_station).value if of_station else "unknown"
+        yield {
+            "name": station.value,
+            "counted_by": _COUNTED_BY[station],
+            "outcome": outcome,
+            "arose": station is arose,
+            "head": _head(of_station),
+            "wrong": [_row(one) for one in wrong[:_MAX_NAMED]],
+            "more": max(0, len(wrong) - _MAX_NAMED),
+        }
+
+
+def _head(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
+    """The comparison that stands for a station: its first one."""
+    return _row(comparisons[0]) if comparisons else None
