@@ -240,11 +240,6 @@ case "${1:-all}" in
   invoice-rules) mkdir -p "$CACHE"; install_invoice_rules ;;
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
-<<<<<<< HEAD
-  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; build_console; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool; write_class_archives ;;
+  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; build_console; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool ;;
   *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
-=======
-  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool ;;
-  *) fail "unknown step '$1' (python, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
->>>>>>> main
 esac

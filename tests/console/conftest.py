@@ -106,6 +106,7 @@ def serving(console: Console, viewer: Viewer = LOCAL) -> Iterator[Served]:
 
 
 CHROMIUM = shutil.which("chromium")
+BROWSER_ARGUMENTS = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 WAIT_S = 60.0
 
 
@@ -170,9 +171,7 @@ def browser() -> Iterator[Any]:
 
     assert CHROMIUM, "chromium is missing: make setup installs it"
     with sync_playwright() as started:
-        found = started.chromium.launch(
-            executable_path=CHROMIUM, args=["--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
-        )
+        found = started.chromium.launch(executable_path=CHROMIUM, args=BROWSER_ARGUMENTS)
         yield found
         found.close()
 

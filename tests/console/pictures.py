@@ -1,0 +1,61 @@
+"""Pictures of five pages of the console, for README and docs: `python -m tests.console.pictures CLOUD_TOML`."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from cloud_jobs.commands import load_settings
+from cloud_jobs.lake.tables import Lake
+from console.context import Console
+from tests.console.conftest import BROWSER_ARGUMENTS, CHROMIUM, Tab, serving
+
+PICTURES: Final = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+MOST_BYTES: Final = 150_000
+_COLOURS: Final = 128
+
+
+def addresses(lake: Lake) -> dict[str, str]:
+    """The five pages, with what the lake has: its largest document, and a device of it."""
+    documents = lake.rows("documents", ["number", "net_minor"]).to_pylist()
+    number = max(documents, key=lambda row: row["net_minor"])["number"]
+    events = lake.rows("geofence_events", ["tenant", "device", "day"]).to_pylist()
+    event = max(events, key=lambda row: row["day"])
+    day = f"{event['day']:%Y-%m-%d}"
+    return {
+        "fleet": "/?tenant=" + event["tenant"],
+        "device": f"/device/{event['tenant']}/{event['device']}?day={day}",
+        "document": f"/documents/{number}",
+        "replay": f"/replay?tenant={event['tenant']}",
+        "health": "/health",
+    }
+
+
+def main() -> None:
+    """Take the pictures."""
+    settings = load_settings(Path(sys.argv[1]))
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=BROWSER_ARGUMENTS)
+        for served in serving(
+            Console(settings.model_copy(update={"console": settings.console.model_copy(update={"port": 0})}))
+        ):
+            for name, address in addresses(settings.tables).items():
+                page = browser.new_page(viewport={"width": 1280, "height": 800})
+                Tab(page, served.url).open(served.url + address)
+                file = PICTURES / f"console-{name}.png"
+                page.screenshot(path=file)
+                page.close()
+                shrink(file)
+        browser.close()
+
+
+def shrink(file: Path) -> None:
+    """Reduces a picture to few colours; a page allows MOST_BYTES."""
+    Image.open(file).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
+    assert file.stat().st_size <= MOST_BYTES, f"{file.name} has {file.stat().st_size:,} bytes"
+
+
+if __name__ == "__main__":
+    main()
