@@ -1,15 +1,18 @@
 """Pictures of five pages of the console, for README and docs: `python -m tests.console.pictures CLOUD_TOML`."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from cloud_jobs.billing.contracts.account import CANARY
 from cloud_jobs.commands import load_settings
 from cloud_jobs.lake.tables import Lake
 from console.context import Console
+from console.page import address
 from tests.console.conftest import BROWSER_ARGUMENTS, CHROMIUM, Tab, serving
 
 PICTURES: Final = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -18,18 +21,19 @@ _COLOURS: Final = 128
 
 
 def addresses(lake: Lake) -> dict[str, str]:
-    """The five pages, with what the lake has: its largest document, and a device of it."""
-    documents = lake.rows("documents", ["number", "net_minor"]).to_pylist()
-    number = max(documents, key=lambda row: row["net_minor"])["number"]
-    events = lake.rows("geofence_events", ["tenant", "device", "day"]).to_pylist()
-    event = max(events, key=lambda row: row["day"])
-    day = f"{event['day']:%Y-%m-%d}"
+    """The five pages, with what the lake has: its largest document, and the drive of a customer's device."""
+    documents = lake.rows("documents", ["number", "net_minor", "currency"]).to_pylist()
+    number = max(documents, key=lambda row: (row["currency"] == "EUR", row["net_minor"]))["number"]
+    events = lake.rows("geofence_events", ["tenant", "device", "time"]).to_pylist()
+    event = max((row for row in events if row["tenant"] != CANARY), key=lambda row: row["time"])
+    last, tenant = event["time"], event["tenant"]
+    begin, end = (f"{last - timedelta(minutes=before):%Y-%m-%dT%H:%M:%SZ}" for before in (40, 5))
     return {
-        "fleet": "/?tenant=" + event["tenant"],
-        "device": f"/device/{event['tenant']}/{event['device']}?day={day}",
-        "document": f"/documents/{number}",
-        "replay": f"/replay?tenant={event['tenant']}",
-        "health": "/health",
+        "fleet": address(tenant=tenant, region="eu", at=end),
+        "device": address("device", tenant, event["device"], day=f"{last:%Y-%m-%d}"),
+        "document": address("documents", number),
+        "replay": address("replay", tenant=tenant, start=begin, end=end),
+        "health": address("health"),
     }
 
 
