@@ -20,7 +20,7 @@ from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
 from console.http import FileView, Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import bills, documents, fleet, happenings, health, reconciled, replay
+from console.pages import bills, device, documents, fleet, happenings, health, reconciled, replay
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ PAGES: Final[Mapping[str, View]] = {
     "/documents/{number}/lines/{line}": documents.line_page,
     "/documents/{number}/lines/{line}/{hour}": documents.hour_page,
     "/reconcile": reconciled.page,
+    "/device/{tenant}/{device}": device.page,
 }
 """Each page by its address."""
 

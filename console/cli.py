@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cloud_jobs.commands import load_checked_settings
-from cloud_jobs.terminal import cloud_errors_as_messages
+from cloud_jobs.terminal import cloud_errors_as_messages, device_of
+from console.terminal import AsJson, print_page
+from console.terminal import opened as open_console
 from waybill.daemon.stack_folder import STACK_VARIABLE, stack_advice, stack_file
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 _SETTINGS: Final = "cloud.toml"
 _DEMO: Final = Path("var/demo")
 _GRACE_S: Final = 3
+_ALL_ROWS: Final = 1_000_000
 
 
 def find_settings() -> Path:
@@ -125,3 +129,46 @@ def events(
     shown = opened(config)
     page = events_page(shown, Query(asked={name: value for name, value in asked.items() if value}))
     print_page(page, shown, as_json_text=as_json)
+
+
+@cloud_errors_as_messages("fleet")
+def fleet(
+    config: Config,
+    device: Annotated[
+        str | None, typer.Argument(metavar="[TENANT/DEVICE]", help="One device whole. Default: all devices.")
+    ] = None,
+    *,
+    tenant: Annotated[str, typer.Option(help="Only devices of this tenant.", show_default=False)] = "",
+    account: Annotated[str, typer.Option(help="Only devices of this account.", show_default=False)] = "",
+    region: Annotated[str, typer.Option(help="Only devices of this region.", show_default=False)] = "",
+    state: Annotated[str, typer.Option(help="driving, parked, silent or unknown.", show_default=False)] = "",
+    records: Annotated[
+        str, typer.Option(help="complete, declared loss, open, silent or unknown.", show_default=False)
+    ] = "",
+    box: Annotated[str, typer.Option(help="west,south,east,north in degrees.", show_default=False)] = "",
+    at: Annotated[
+        str, typer.Option(help="A time of the past with its offset, as 2026-03-05T09:30:00Z.", show_default=False)
+    ] = "",
+    day: Annotated[
+        str, typer.Option(help="With a device: its day, as 2026-03-05. Default: of its last fix.", show_default=False)
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show each device's last fix, state, metered distance and completeness, or one device on one day.
+
+    Example: waybill fleet --state silent
+    """
+    from console.context import Query
+    from console.pages import device as device_page
+    from console.pages import fleet as fleet_page
+
+    opened = open_console(config)
+    asked = {"tenant": tenant, "account": account, "region": region, "state": state, "records": records}
+    asked = {name: text for name, text in (asked | {"box": box, "at": at, "day": day}).items() if text}
+    if device is None:
+        page = fleet_page.page(opened, Query(asked=asked), rows_of_page=_ALL_ROWS)
+    else:
+        named = device_of(device)
+        page = device_page.page(opened, Query(path=named._asdict(), asked=asked))
+    # a terminal has no picture
+    print_page(replace(page, island=None), opened, as_json_text=as_json)

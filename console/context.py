@@ -44,10 +44,10 @@ class Viewer:
         return self.tenants is None or tenant in self.tenants
 
     def sees_device(self, device: TenantDevice, account: Account | None) -> bool:
-        """Whether a device may be seen, which an account pays for; None: no account does."""
+        """Whether a device may be seen, which an account pays for; None: no account does, then its tenant decides."""
         if not self.sees_tenant(device.tenant):
             return False
-        return self.accounts is None or (account is not None and account.id in self.accounts)
+        return self.accounts is None or account is None or account.id in self.accounts
 
     def require_all(self) -> None:
         """For what tells of the whole platform. Raises NotThere."""

@@ -121,8 +121,9 @@ class Renderer:
 
     def _answer(self, view: View, request: Request) -> Response:
         query, wants_json = Query.of(request), _wants_json(request)
-        status = 200
+        clock, status = Clock.utc(self._console.now()), 200
         try:
+            clock = clock_of(self._console, query)
             page = view(self._console, query)
         except NotThere as error:
             page, status = _fault_page(request, "Not found", error), 404
@@ -133,7 +134,6 @@ class Renderer:
             page, status = _fault_page(request, "This cannot be shown now", error), 503
         if wants_json:
             return JSONResponse(as_json(page), status, {"vary": "accept"})
-        clock = clock_of(self._console, query)
         return HTMLResponse(self.html(page, clock, query), status, {"vary": "accept"})
 
     def html(self, page: Page, clock: Clock, query: Query) -> str:

@@ -99,6 +99,7 @@ SUBCOMMANDS = {
     "console": LazyCommand("console.cli:console", "console", "Show fleet, bills and health as pages with a map."),
     "health": LazyCommand("console.cli:health", "console", "Show what is wrong anywhere, what it affects, what to do."),
     "events": LazyCommand("console.cli:events", "console", "Show events at fences, and encounters."),
+    "fleet": LazyCommand("console.cli:fleet", "console", "Show each device: last fix, state, distance, completeness."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "device": LazyCommand(
         "waybill.identity.device_cli:app", "gateway", "Register, suspend, resume and revoke devices."
@@ -127,7 +128,7 @@ SUBCOMMANDS = {
 }
 """The subcommands of `waybill`."""
 
-_WITHOUT_PANDAS = {"bill", "console", "decisions", "events", "health", "reconcile"}
+_WITHOUT_PANDAS = {"bill", "console", "decisions", "events", "fleet", "health", "reconcile"}
 """Subcommands that use Arrow and no Spark. Arrow looks for pandas when it is imported, and takes a third of a second
 to import it: as long as many an answer takes."""
 
@@ -140,7 +141,7 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError("No module named 'pandas': this command does without it", name=name)
 
 
-_OF_STACK = {"alerts", "cloud-jobs", "console", "device", "events", "health", "reference", "topology"}
+_OF_STACK = {"alerts", "cloud-jobs", "console", "device", "events", "fleet", "health", "reference", "topology"}
 """Commands that find their settings in the folder of a local stack."""
 
 

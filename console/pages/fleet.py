@@ -37,8 +37,8 @@ COLUMNS: Final = (
     Column("age_s", "Age", Kind.AGE),
     Column("speed_mps", "Speed", Kind.SPEED),
     Column("today_m", "Today", Kind.DISTANCE),
-    Column("alerts", "Alerts", Kind.COUNT),
     Column("records", "Records", Kind.STATE),
+    Column("alerts", "Alerts", Kind.COUNT),
     Column("registry", "Registry", Kind.STATE, optional=True),
     Column("region", "Region", optional=True),
     Column("account", "Account", optional=True),
@@ -230,7 +230,7 @@ def _facts(matching: Sequence[Seen], fixes: LastFixes, now: datetime, query: Que
         href = query.address_with("/", at=newest.isoformat().replace("+00:00", "Z"), page="")
         facts.append(Fact("stopped", "Most devices stopped at", newest, Kind.TIME, href))
     if query.get("at"):
-        facts.append(Fact("at", "Shown as of (open: now)", now, Kind.TIME, query.address_with("/", at="", page="")))
+        facts.append(Fact("at", "Shown as of", now, Kind.TIME, query.address_with("/", at="", page="")))
     return tuple(facts)
 
 

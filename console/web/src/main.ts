@@ -5,6 +5,7 @@ import "./bills.css";
 export type Island = (element: HTMLElement, data: Record<string, unknown>) => void | Promise<void>;
 
 const islands: Record<string, () => Promise<{ draw: Island }>> = {
+  device: () => import("./device"),
   evidence: () => import("./evidence"),
   fleet: () => import("./fleet"),
   replay: () => import("./replay"),

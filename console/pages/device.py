@@ -1,0 +1,371 @@
+"""One device on one day: its track, what was received, what is missing, and where its records are now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from cloud_jobs.billing.contracts import Account
+from cloud_jobs.errors import LakeError
+from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from console.completeness import UNKNOWN, stations
+from console.context import Console, Query
+from console.counts import OUTSIDE, DayUsage, usage_of
+from console.device_day import QUARTER, DeviceDay, Hole, Quarter, track_columns
+from console.errors import BadQuery, NotThere
+from console.fixes import LastFix, Track, day_span
+from console.http import clock_of
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.pages.fleet import features_of, page_number, paged, state_of
+from geo.spatial import Fence, ZoneSet
+
+FIXES_OF_PAGE: Final = 100
+_DAY: Final = timedelta(days=1)
+
+_QUARTER_COLUMNS: Final = (
+    Column("begin", "Quarter from", Kind.TIME),
+    Column("records", "Records", Kind.COUNT),
+    Column("positions", "Positions", Kind.COUNT),
+)
+_HOLE_COLUMNS: Final = (
+    Column("what", "What", Kind.STATE),
+    Column("count", "Records", Kind.COUNT),
+    Column("first", "First seq", Kind.COUNT),
+    Column("last", "Last seq", Kind.COUNT),
+    Column("begin", "After", Kind.TIME),
+    Column("end", "Before", Kind.TIME),
+    Column("reason", "Reason"),
+    Column("epoch", "Buffer", Kind.CODE, optional=True),
+)
+_STATION_COLUMNS: Final = (
+    Column("station", "Station"),
+    Column("records", "Records", Kind.COUNT),
+    Column("seq", "Up to seq", Kind.COUNT),
+    Column("until", "Up to", Kind.TIME),
+    Column("says", "What is known"),
+)
+_USAGE_COLUMNS: Final = (
+    Column("zone", "Zone"),
+    Column("distance_m", "Distance", Kind.DISTANCE),
+    Column("duration_s", "Time", Kind.DURATION),
+    Column("entries", "Entries", Kind.COUNT),
+    Column("crossings", "Crossings", Kind.COUNT),
+)
+_FIX_COLUMNS: Final = (
+    Column("time", "Time", Kind.TIME),
+    Column("latitude", "Latitude", Kind.CODE),
+    Column("longitude", "Longitude", Kind.CODE),
+    Column("speed_mps", "Speed", Kind.SPEED),
+    Column("accuracy_m", "Accuracy", Kind.DISTANCE),
+    Column("seq", "Seq", Kind.COUNT),
+    Column("received_at", "Received", Kind.TIME, optional=True),
+)
+_REGISTRY_COLUMNS: Final = (
+    Column("state", "State", Kind.STATE),
+    Column("version", "Version", Kind.COUNT),
+    Column("at", "Changed", Kind.TIME),
+    Column("by", "By"),
+    Column("reason", "Reason"),
+    Column("region", "Region"),
+    Column("until", "Certificate until", Kind.TIME),
+)
+_CERTIFICATE_COLUMNS: Final = (
+    Column("period", "Period"),
+    Column("state", "State", Kind.STATE),
+    Column("received", "Received", Kind.COUNT),
+    Column("missing", "Missing", Kind.COUNT),
+    Column("declared_lost", "Declared lost", Kind.COUNT),
+    Column("says", "Doubts and remarks"),
+    Column("outcome", "Closing", Kind.STATE),
+    Column("closed_at", "Closed", Kind.TIME),
+)
+
+
+def page(console: Console, query: Query) -> Page:
+    """The page of the device that the path names. Raises NotThere for one that the viewer may not see."""
+    device = TenantDevice(query.path["tenant"], query.path["device"])
+    now = console.now()
+    fix = console.feed.fixes(now).of.get(device)
+    streams = console.completeness.read().of_device(device)
+    account = console.reference.account_of(now).get(device)
+    if not query.viewer.sees_device(device, account) or not (fix or streams or account):
+        raise NotThere("there is no such device, or you may not see it")
+    zone = clock_of(console, query).zone
+    day = _day(query, fix, zone, now)
+    path = address("device", *device)
+    console.log_access(query.viewer, "console device", device, day=day)
+    start, end = day_span(datetime(day.year, day.month, day.day, tzinfo=zone))
+    of_day = DeviceDay.read(console.lake, device, start, end)
+    track = of_day.track(console.settings.tracks)
+    quarters, holes = of_day.quarters(), of_day.holes(streams)
+    usage = usage_of(console.lake, [device], start, end).get(device)
+    tables = (
+        _stations(console, of_day, streams, usage),
+        _usage(usage),
+        _holes(holes, streams),
+        _certificates(console, device, account),
+        _registry(console, device),
+        _quarters(quarters),
+        _fixes(of_day, query, path),
+    )
+    return Page(
+        path=path,
+        title=f"{device.device} of {device.tenant}",
+        tables=tables,
+        facts=(*_facts(console, device, fix, account, track), *_metered(usage)),
+        island=Island("device", lambda: _island(console, track, start)),
+        warnings=(f"Only the first {of_day.rows.num_rows:,} records of the day are shown.",) if of_day.is_cut else (),
+        state={"day": day.isoformat(), **{name: query.get(name) for name in ("zone", "fixes") if query.get(name)}},
+        form=(Field("day", "Day", type="date"),),
+        template="device.html",
+        extra={
+            "bars": bars_of(quarters, holes, start, end, zone),
+            "days": _days(query, path, day),
+            "zone": zone.key,
+        },
+    )
+
+
+def _day(query: Query, fix: LastFix | None, zone: ZoneInfo, now: datetime) -> date:
+    """The day that is asked for, else that of the last fix, else today. Raises BadQuery."""
+    text = query.get("day")
+    if not text:
+        return (fix.time if fix else now).astimezone(zone).date()
+    try:
+        day = date.fromisoformat(text)
+    except ValueError as error:
+        raise BadQuery("day", f"{text!r} is not a day, as 2026-03-05") from error
+    if not 1970 < day.year < 2200:
+        raise BadQuery("day", f"{text!r} is not between 1971 and 2199")
+    return day
+
+
+def _days(query: Query, path: str, day: date) -> tuple[tuple[str, str], ...]:
+    around = (("Day before", day - _DAY), ("Day after", day + _DAY))
+    return tuple((text, query.address_with(path, day=one.isoformat(), fixes="")) for text, one in around)
+
+
+def _facts(
+    console: Console, device: TenantDevice, fix: LastFix | None, account: Account | None, track: Track
+) -> tuple[Fact, ...]:
+    now = console.now()
+    left_out = sum(track.left_out.values())
+    reasons = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(track.left_out.items()))
+    state = state_of(fix, now) if fix else UNKNOWN
+    return (
+        Fact("state", "State", state),
+        Fact("time", "Last fix", fix.time if fix else None, Kind.TIME),
+        Fact("age_s", "Age", round((now - fix.time).total_seconds()) if fix else None, Kind.AGE),
+        Fact("region", "Region", fix.region if fix else None),
+        Fact("account", "Account", account.name if account else "none"),
+        Fact("records", "Records", console.completeness.read().states(now).get(device)),
+        Fact("registry", "Registry", console.feed.registry_state(device)),
+        Fact("distance_m", "Way of the day, as reported", track.metres if len(track) else None, Kind.DISTANCE),
+        Fact("left_out", "Positions not drawn", f"{left_out:,} ({reasons})" if left_out else "0"),
+    )
+
+
+def _metered(usage: DayUsage | None) -> tuple[Fact, ...]:
+    whole: Mapping[str, int] = usage.whole if usage else {}
+    return (
+        Fact("metered_m", "Metered distance", usage.distance_m if usage else None, Kind.DISTANCE),
+        Fact("events", "Metered events", whole.get("events"), Kind.COUNT),
+        Fact("content_bytes", "Metered bytes", whole.get("content_bytes"), Kind.COUNT),
+    )
+
+
+def _stations(console: Console, of_day: DeviceDay, streams: Mapping[int, Coverage], usage: DayUsage | None) -> Table:
+    known = stations(streams)
+    behind, commits = of_day.not_covered(console.lake)
+    covered = None if behind is None else of_day.rows.num_rows - behind
+    missing, lost = known["missing"], known["declared_lost"]
+    centre = "never received anything"
+    if streams:
+        centre = f"{missing:,} missing, {lost:,} declared lost; all streams of the device"
+    rows: list[Row] = [
+        {"station": "Buffer", "records": None, "seq": known["head"], "until": known["stated"]}
+        | {"says": "the highest seq and the time that the device stated; what it still holds is unknown here"},
+        {"station": "Region", "records": None, "seq": None, "until": None}
+        | {"says": "regions keep no count of a device; the centre's count includes what they passed on"},
+        {"station": "Centre", "records": known["received"], "seq": known["through"], "until": known["complete_until"]}
+        | {"says": centre},
+        {"station": "Usage", "records": covered, "seq": None, "until": None}
+        | {
+            "says": "no usage was computed"
+            if commits is None
+            else f"of this day; {commits:,} commits behind the centre"
+        },
+        {"station": "Rated", "records": None, "seq": None, "until": None}
+        | {"says": "see the certificate of the newest closing" if usage else "nothing of this day is metered"},
+    ]
+    return Table("stations", "Where its records are now", _STATION_COLUMNS, tuple(rows))
+
+
+def _usage(usage: DayUsage | None) -> Table:
+    def row(of_zone: tuple[str, dict[str, int]]) -> Row:
+        zone, amounts = of_zone
+        return {
+            "zone": zone if zone != OUTSIDE else "outside all zones",
+            "distance_m": amounts["distance_mm"] / 1000,
+            "duration_s": amounts["duration_ms"] / 1000,
+            "entries": amounts["entries"],
+            "crossings": amounts["crossings"],
+        }
+
+    zones = sorted(usage.zones.items()) if usage else []
+    return Table.of("usage", "Usage", _USAGE_COLUMNS, zones, row, empty="no usage of this day")
+
+
+def _holes(holes: Sequence[Hole], streams: Mapping[int, Coverage]) -> Table:
+    def row(hole: Hole) -> Row:
+        return hole._asdict() | {
+            "what": "declared loss" if hole.reason else "missing",
+            "count": hole.records,
+            "reason": hole.reason or "not said",
+        }
+
+    note = "" if streams else "The device never sent anything, so what is missing is unknown."
+    return Table.of("holes", "Missing and lost", _HOLE_COLUMNS, holes, row, note=note, empty="none beside this day")
+
+
+def _certificates(console: Console, device: TenantDevice, account: Account | None) -> Table:
+    """The certificate of the newest closing of the account that pays for the device."""
+    lake, payer = console.lake, (account.parent or account.id) if account else None
+    found: list[dict[str, Any]] = []
+    if payer is not None and lake.has("closings") and lake.has("certificates"):
+        columns = ("run", "outcome", "first_day", "last_day", "closed_at", "number")
+        closings = lake.rows("closings", columns, where=[("payer", "=", payer)]).to_pylist()
+        newest = max(closings, key=lambda one: (one["last_day"], one["number"]), default=None)
+        if newest is not None:
+            where = [("payer", "=", payer), ("run", "=", newest["run"]), ("tenant", "=", device.tenant)]
+            rows = lake.rows("certificates", where=[*where, ("device", "=", device.device)]).to_pylist()
+            found = [one | newest for one in rows]
+
+    def row(one: dict[str, Any]) -> Row:
+        document = json.loads(one["certificate"])
+        return {
+            "period": f"{one['first_day']} to {one['last_day']}",
+            "state": one["state"],
+            "received": document["received"],
+            "missing": _count(document["missing"]),
+            "declared_lost": sum(_count(ranges) for ranges in document["declared_lost"].values()),
+            "says": "; ".join([*document["doubts"], *document["remarks"]]) or "none",
+            "outcome": one["outcome"],
+            "closed_at": one["closed_at"],
+        }
+
+    return Table.of("certificates", "Certificate", _CERTIFICATE_COLUMNS, found, row, empty="no closing has this device")
+
+
+def _count(ranges_of: Mapping[str, Sequence[Sequence[int]]]) -> int:
+    return sum(last - first + 1 for ranges in ranges_of.values() for first, last in ranges)
+
+
+def _registry(console: Console, device: TenantDevice) -> Table:
+    entry = console.feed.registry_entry(device)
+    rows: tuple[Row, ...] = ()
+    if entry is not None:
+        rows = (
+            {
+                "state": str(entry.state),
+                "version": entry.version,
+                "at": entry.changed_at,
+                "by": entry.changed_by,
+                "reason": entry.reason or "none",
+                "region": entry.region,
+                "until": max((one.not_after for one in entry.certificates), default=None),
+            },
+        )
+    state = console.feed.registry_state(device)
+    note = "The registry keeps the last entry of a device."
+    empty = "unknown: the registry is not read here" if state is None else "the registry does not have this device"
+    return Table("registry", "Registry", _REGISTRY_COLUMNS, rows, note=note if rows else "", empty=empty)
+
+
+def _quarters(quarters: Sequence[Quarter]) -> Table:
+    rows = tuple(one._asdict() for one in quarters if one.records)
+    return Table("quarters", "Records received", _QUARTER_COLUMNS, rows, empty="no record of this day was received")
+
+
+def _fixes(of_day: DeviceDay, query: Query, path: str) -> Table:
+    number, positions = page_number(query, "fixes"), of_day.positions()
+    said, links = paged(query, path, "fixes", number, each=FIXES_OF_PAGE, of=positions.num_rows)
+    shown = positions.slice(min((number - 1) * FIXES_OF_PAGE, positions.num_rows), FIXES_OF_PAGE)
+
+    def row(one: dict[str, Any]) -> Row:
+        return {
+            "time": one["device_time"],
+            "latitude": _degrees(one["latitude"]),
+            "longitude": _degrees(one["longitude"]),
+            **{name: one[name] for name in ("speed_mps", "accuracy_m", "seq", "received_at")},
+        }
+
+    note = said + "Positions as reported, also those that are not drawn."
+    rows = [one | {name: _finite(one[name]) for name in ("speed_mps", "accuracy_m")} for one in shown.to_pylist()]
+    made = Table.of("fixes", "Fixes", _FIX_COLUMNS, rows, row, note=note, empty="no position of this day")
+    return Table(made.id, made.title, made.columns, made.rows, made.note, made.empty, made.faults, links)
+
+
+def _degrees(value: float | None) -> str | None:
+    found = _finite(value)
+    return None if found is None else f"{found:.7f}"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < float("inf") else None
+
+
+def _island(console: Console, track: Track, moment: datetime) -> dict[str, Any]:
+    in_force = console.reference.fences_at(moment)
+    made = [one.made for one in console.reference.state().fences if isinstance(one.made, Fence)]
+    try:
+        zones = ZoneSet(made) if made else None
+    except ValueError as error:
+        raise LakeError(f"the published fences cannot be used together: {error}") from error
+    return {"track": track_columns(track, zones), "fences": features_of(in_force)}
+
+
+# The bar of the day, which the template draws.
+
+BAR_WIDTH: Final = 960
+_BAR_HEIGHT: Final = 60
+
+
+def bars_of(
+    quarters: Sequence[Quarter], holes: Sequence[Hole], start: datetime, end: datetime, zone: ZoneInfo
+) -> dict[str, Any]:
+    """Numbers of a drawing: a bar for each quarter with records, a mark for each hole, and the hours below."""
+    most = max((one.records for one in quarters), default=0)
+    span = (end - start).total_seconds()
+
+    def x(moment: datetime) -> float:
+        return round((moment - start).total_seconds() / span * BAR_WIDTH, 1)
+
+    width = round(QUARTER.total_seconds() / span * BAR_WIDTH, 2)
+    bars = [
+        {"x": x(one.begin), "height": max(round(one.records / most * _BAR_HEIGHT), 1), "records": one.records}
+        for one in quarters
+        if one.records
+    ]
+    marks = []
+    for hole in holes:
+        begin = x(hole.begin) if hole.begin else x(hole.end) - 2 if hole.end else 0.0
+        until = x(hole.end) if hole.end else begin + 2
+        marks.append({"x": max(begin, 0.0), "width": max(until - begin, 2.0), "is_lost": bool(hole.reason)})
+    hours = [
+        {"x": x(one.begin), "text": f"{one.begin.astimezone(zone):%H}"}
+        for one in quarters
+        if one.begin.astimezone(zone).minute == 0 and one.begin.astimezone(zone).hour % 3 == 0
+    ]
+    said = f"Records of the day by quarter of an hour, at most {most:,}; {len(marks):,} holes or declared losses."
+    return {
+        "width": max(width - 1, 1),
+        "bars": bars,
+        "marks": marks,
+        "hours": hours,
+        "height": _BAR_HEIGHT,
+        "says": said,
+    }
