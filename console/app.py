@@ -20,7 +20,7 @@ from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
 from console.http import FileView, Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import bills, device, documents, fleet, happenings, health, reconciled, replay
+from console.pages import bills, device, documents, fleet, happenings, health, reconciled, replay, where
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ PAGES: Final[Mapping[str, View]] = {
     "/": fleet.page,
     "/replay": replay.page,
     "/replay/data": replay.data,
+    "/where": where.page,
     "/alerts": happenings.alerts_page,
     "/events": happenings.events_page,
     "/canaries": health.canaries_page,

@@ -29,7 +29,7 @@ from console.reference import Reference
 if TYPE_CHECKING:
     from console.bills import BillReader
 
-_MOST_CHARACTERS = 500
+_MOST_CHARACTERS = 4_000
 
 
 @dataclass(frozen=True, slots=True)

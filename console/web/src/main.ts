@@ -9,6 +9,7 @@ const islands: Record<string, () => Promise<{ draw: Island }>> = {
   evidence: () => import("./evidence"),
   fleet: () => import("./fleet"),
   replay: () => import("./replay"),
+  where: () => import("./where"),
 };
 
 async function start(element: HTMLElement): Promise<void> {
