@@ -298,7 +298,9 @@ class CloudSettings(Settings):
         auth = self.console.auth
         if auth and (secret := auth.client_secret_file):
             auth = auth.model_copy(update={"client_secret_file": folder / secret})
-        console = self.console.model_copy(update={"basemap": basemap and folder / basemap, "auth": auth})
+        key, revoked = self.console.link_key, self.console.revoked_links
+        links = {"link_key": key and folder / key, "revoked_links": revoked and folder / revoked}
+        console = self.console.model_copy(update={"basemap": basemap and folder / basemap, "auth": auth, **links})
         paths = {"lake": lake, "checkpoints": folder / self.checkpoints, "privacy": privacy, "console": console}
         return self.model_copy(update={**paths, "ingest": ingest, "reference": reference})
 

@@ -326,3 +326,5 @@ class ConsoleSettings(Settings):
         default=400, ge=1, le=100_000, description="most files that are read at the start to find last fixes"
     )
     live: bool = Field(default=True, description="whether the live map follows the first cluster's topics")
+    link_key: Path | None = Field(default=None, description="key that signs shared links, in a file of mode 600")
+    revoked_links: Path | None = Field(default=None, description="file with the ids of shared links that are revoked")

@@ -20,7 +20,7 @@ from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
 from console.http import FileView, Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import bills, device, documents, fleet, happenings, health, reconciled, replay, where
+from console.pages import bills, device, documents, fleet, happenings, health, reconciled, replay, shared, where
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -42,11 +42,15 @@ PAGES: Final[Mapping[str, View]] = {
     "/documents/{number}/lines/{line}/{hour}": documents.hour_page,
     "/reconcile": reconciled.page,
     "/device/{tenant}/{device}": device.page,
+    "/shared/{token}": shared.page,
+    "/shared/{token}/lines/{line}": shared.line_page,
+    "/shared/{token}/lines/{line}/{hour}": shared.hour_page,
 }
 """Each page by its address."""
 
 FILES: Final[Mapping[str, FileView]] = {
     "/documents/{number}.{suffix}": documents.file,
+    "/shared/{token}/document.{suffix}": shared.file,
 }
 """Each file to download by its address; they come before the pages."""
 

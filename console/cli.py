@@ -1,7 +1,8 @@
-"""`waybill console`: serves the console."""
+"""`waybill console` serves the console; other commands print what its pages show."""
 
 from __future__ import annotations
 
+import json
 import os
 import webbrowser
 from dataclasses import replace
@@ -76,6 +77,52 @@ def console(
     if open_browser:
         webbrowser.open(address)
     serve(app, socket, grace_s=_GRACE_S)
+
+
+@cloud_errors_as_messages("waybill console-link")
+def console_link(
+    config: Config,
+    number: Annotated[str | None, typer.Argument(help="The number of the invoice or note.")] = None,
+    *,
+    days: Annotated[int, typer.Option(min=1, max=400, help="Days until the link expires.")] = 30,
+    url: Annotated[
+        str | None, typer.Option(help="Address of the console for customers. Default: console.auth.base_url.")
+    ] = None,
+    revoke: Annotated[str | None, typer.Option(metavar="ID", help="Revoke the link with this id instead.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a link with which a customer opens one document and its evidence in the console, or revoke one.
+
+    Exit status: 0 done; 1 no such document; 2 wrong options; 78 for wrong settings.
+
+    Example: waybill console-link WE-00000001 --days 30 --url https://console.example.com
+    """
+    from datetime import UTC, datetime, timedelta
+
+    from cloud_jobs.billing.register.tables import Register
+    from console.links import make_link, revoke_link
+    from console.page import address
+    from geo.reference.moments import stamp
+
+    settings = load_checked_settings(config)
+    if (number is None) == (revoke is None):
+        raise typer.BadParameter("give the number of a document, or --revoke with the id of a link")
+    if revoke is not None:
+        revoke_link(settings.console, revoke)
+        typer.echo(json.dumps({"revoked": revoke}) if as_json else f"revoked: {revoke}")
+        return
+    assert number is not None
+    entry, _ = Register(settings.tables).document(number)
+    auth = settings.console.auth
+    base = url or (auth.base_url if auth else f"http://{settings.console.host}:{settings.console.port}")
+    link, token = make_link(settings.console, number, datetime.now(UTC) + timedelta(days=days))
+    made = {"id": link.id, "document": number, "payer": entry.key.payer, "until": stamp(link.until)}
+    made["link"] = base.rstrip("/") + address("shared", token)
+    if as_json:
+        typer.echo(json.dumps(made, indent=2))
+    else:
+        typer.echo(made["link"])
+        typer.echo(f"shows {number} of {entry.key.payer} until {made['until']}; its id is {link.id}", err=True)
 
 
 @cloud_errors_as_messages("waybill health")

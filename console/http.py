@@ -36,6 +36,7 @@ _HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
 }
 
+_SHARED: Final = "/shared/"
 View = Callable[[Console, Query], Page]
 """A page of what the console knows, for a query. Raises CloudError."""
 FileView = Callable[[Console, Query], Download]
@@ -130,7 +131,7 @@ class Renderer:
         except BadQuery as error:
             page, status = _fault_page(request, "The address cannot be read", error), 400
         except CloudError as error:
-            _log.warning("a page could not be made", path=request.url.path, error=str(error))
+            _log.warning("a page could not be made", path=_logged_path(request), error=str(error))
             page, status = _fault_page(request, "This cannot be shown now", error), 503
         if wants_json:
             return JSONResponse(as_json(page), status, {"vary": "accept"})
@@ -166,7 +167,15 @@ def _wants_json(request: Request) -> bool:
 
 
 def _fault_page(request: Request, title: str, error: CloudError) -> Page:
-    return Page(path=quote(request.url.path), title=title, warnings=(str(error),))
+    path = request.url.path
+    # who has a shared link gets no way to other pages
+    return Page(quote(path), title, warnings=(str(error),), extra={"bare": path.startswith(_SHARED)})
+
+
+def _logged_path(request: Request) -> str:
+    """The path without the token of a shared link, which opens it."""
+    path = request.url.path
+    return f"{_SHARED}..." if path.startswith(_SHARED) else path
 
 
 def json_answer(values: Mapping[str, Any]) -> JSONResponse:

@@ -97,6 +97,7 @@ SUBCOMMANDS = {
     ),
     "try": LazyCommand("deploy.trial.cli:try_device", "local", "Try a device of your own, up to a draft of its bill."),
     "console": LazyCommand("console.cli:console", "console", "Show fleet, bills and health as pages with a map."),
+    "console-link": LazyCommand("console.cli:console_link", "console", "Make a link to one invoice, for a customer."),
     "health": LazyCommand("console.cli:health", "console", "Show what is wrong anywhere, what it affects, what to do."),
     "events": LazyCommand("console.cli:events", "console", "Show events at fences, and encounters."),
     "fleet": LazyCommand("console.cli:fleet", "console", "Show each device: last fix, state, distance, completeness."),
@@ -128,7 +129,7 @@ SUBCOMMANDS = {
 }
 """The subcommands of `waybill`."""
 
-_WITHOUT_PANDAS = {"bill", "console", "decisions", "events", "fleet", "health", "reconcile"}
+_WITHOUT_PANDAS = {"bill", "console", "console-link", "decisions", "events", "fleet", "health", "reconcile"}
 """Subcommands that use Arrow and no Spark. Arrow looks for pandas when it is imported, and takes a third of a second
 to import it: as long as many an answer takes."""
 
@@ -141,7 +142,9 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError("No module named 'pandas': this command does without it", name=name)
 
 
-_OF_STACK = {"alerts", "cloud-jobs", "console", "device", "events", "fleet", "health", "reference", "topology"}
+_OF_STACK = {
+    *("alerts", "cloud-jobs", "console", "console-link", "device", "events", "fleet", "health", "reference", "topology")
+}
 """Commands that find their settings in the folder of a local stack."""
 
 

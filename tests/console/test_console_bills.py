@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 import httpx
@@ -19,6 +21,7 @@ from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.operations import Clerk, issue_period
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.commands import load_checked_settings
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import take_snapshot
@@ -77,10 +80,10 @@ class Site:
 
         self._transport = httpx.ASGITransport(app=as_viewer)
 
-    def get(self, address: str) -> httpx.Response:
+    def get(self, address: str, accept: str = "application/json") -> httpx.Response:
         async def asked() -> httpx.Response:
             async with httpx.AsyncClient(transport=self._transport, base_url="http://localhost") as client:
-                return await client.get(address, headers={"accept": "application/json"})
+                return await client.get(address, headers={"accept": accept})
 
         # a browser of another test keeps an event loop in this thread
         with ThreadPoolExecutor(1) as pool:
@@ -90,6 +93,9 @@ class Site:
         answer = self.get(address)
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    def html(self, address: str) -> str:
+        return self.get(address, "text/html").text
 
     def status(self, address: str) -> int:
         return self.get(address).status_code
@@ -320,3 +326,68 @@ def tab_of_bills(browser: Any, billed: Served) -> Iterator[Tab]:
     yield made
     page.close()
     assert made.faults == []
+
+
+class Links(NamedTuple):
+    """A console whose settings have a key for links, and the command that makes them."""
+
+    console: Console
+    settings: Path
+
+    def make(self, *words: str) -> Any:
+        return command("console-link", *words, "--config", str(self.settings))
+
+    def status(self, link: str, *, days: int = 0) -> int:
+        late = Console(self.console.settings, now=lambda: datetime.now(UTC) + timedelta(days=days))
+        return Site(late).status(urlsplit(link).path)
+
+
+@pytest.fixture
+def links(billed_lake: Path, tmp_path: Path) -> Links:
+    key = tmp_path / "link.key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o600)
+    settings = tmp_path / "cloud.toml"
+    settings.write_text(
+        f'lake = "{billed_lake}"\ncheckpoints = "c"\n[[clusters]]\nname = "hq"\nservice_url = "pulsar://127.0.0.1:1"\n'
+        'admin_url = "http://127.0.0.1:1"\n[reference]\nunsigned = true\n'
+        '[console]\nlive = false\nlink_key = "link.key"\nrevoked_links = "revoked"\n'
+    )
+    return Links(Console(load_checked_settings(settings)), settings)
+
+
+def test_a_link_shows_one_document_with_its_evidence_and_nothing_else(links: Links, billed: Served) -> None:
+    link = urlsplit(links.make(NUMBER, "--days", "30")["link"]).path
+    site = Site(links.console)
+    page = site.json(link)
+    assert page["facts"] == billed.json(f"/documents/{NUMBER}")["facts"]
+    line = site.json(line_of(page, f"Distance, zone {RING}")["href"])
+    hour = site.json(rows(line, "hours")[0]["href"])
+    assert len(rows(hour, "records")) > 0 < len(hour["island"]["fixes"])
+    assert site.get(f"{link}/document.pdf").content.startswith(b"%PDF-")
+    # every link of the pages stays below the shared one
+    for address in (link, line_of(page, f"Distance, zone {RING}")["href"], rows(line, "hours")[0]["href"]):
+        found = re.findall(r'href="(/[^"]*)"', site.html(address))
+        assert [one for one in found if not one.startswith((link, "/static/", "?"))] == []
+
+
+def test_a_link_that_is_changed_expired_or_revoked_opens_nothing(links: Links) -> None:
+    made = links.make(NUMBER, "--days", "2")
+    link = made["link"]
+    assert [links.status(link, days=days) for days in (0, 1, 3)] == [200, 200, 404]
+    text, _, signature = link.rpartition(".")
+    for changed in (
+        f"{text[:-1]}A.{signature}",
+        f"{text}.{signature[::-1]}",
+        f"{text}",
+        f"{text}.é",
+        f"{text}.{'A' * 43}",
+    ):
+        assert links.status(changed) == 404
+    assert links.make("--revoke", made["id"]) == {"revoked": made["id"]}
+    assert links.status(link) == 404
+    assert links.status(links.make(NUMBER)["link"]) == 200
+    (links.settings.parent / "link.key").write_text("fedcba9876543210" * 4)
+    assert links.status(link) == 404
+    (links.settings.parent / "link.key").chmod(0o644)
+    assert links.status(link) == 404
