@@ -20,7 +20,7 @@ from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
 from console.http import FileView, Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import bills, device, documents, fleet, happenings, health, reconciled, replay, shared, where
+from console.pages import bills, device, documents, fences, fleet, happenings, health, reconciled, replay, shared, where
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ PAGES: Final[Mapping[str, View]] = {
     "/where": where.page,
     "/alerts": happenings.alerts_page,
     "/events": happenings.events_page,
+    "/fences": fences.page,
+    "/fences/{id:path}": fences.fence_page,
     "/canaries": health.canaries_page,
     "/health": health.page,
     "/bills": bills.page,

@@ -120,20 +120,28 @@ def _moment(text: str, name: str, zone: ZoneInfo, now: datetime) -> datetime | N
 def _newest_span(
     lake: OpenLake, tables: Sequence[str], asked: Selection, zone: ZoneInfo, now: datetime
 ) -> tuple[datetime, datetime]:
-    for table in tables:
-        stored = lake.stored(table)
-        days = sorted({day for day in stored.actions["partition.day"].to_pylist() if day is not None}, reverse=True)
-        for day in days[:_LOOK_BACK]:
-            files = stored.of_days(day, day)
-            column = "start" if table == "encounters" else "time"
-            newest = _newest(lake, files, column, asked)
-            if newest is not None:
-                local = newest.astimezone(zone)
-                begin = local.replace(hour=0, minute=0, second=0, microsecond=0)
-                if sum(files.row_counts) > _MANY_IN_A_DAY:
-                    begin = max(begin, local - timedelta(hours=1))
-                return begin.astimezone(UTC), newest + timedelta(seconds=1)
-    return now - timedelta(days=1), now
+    """The local day of the newest row of the tables, or its last hour if the day has very many."""
+    found = [one for one in (_newest_in(lake, table, asked) for table in tables) if one is not None]
+    if not found:
+        return now - timedelta(days=1), now
+    newest, count = max(time for time, _ in found), max(count for _, count in found)
+    local = newest.astimezone(zone)
+    begin = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    if count > _MANY_IN_A_DAY:
+        begin = max(begin, local - timedelta(hours=1))
+    return begin.astimezone(UTC), newest + timedelta(seconds=1)
+
+
+def _newest_in(lake: OpenLake, table: str, asked: Selection) -> tuple[datetime, int] | None:
+    """The time of the newest row that may be seen, and the number of rows of its day."""
+    stored = lake.stored(table)
+    days = sorted({day for day in stored.actions["partition.day"].to_pylist() if day is not None}, reverse=True)
+    for day in days[:_LOOK_BACK]:
+        files = stored.of_days(day, day)
+        newest = _newest(lake, files, "start" if table == "encounters" else "time", asked)
+        if newest is not None:
+            return newest, sum(files.row_counts)
+    return None
 
 
 def _newest(lake: OpenLake, files: StoredFiles, column: str, asked: Selection) -> datetime | None:

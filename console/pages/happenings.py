@@ -297,5 +297,7 @@ def _island(console: Console, shown: list[AlertRow], now: datetime) -> dict[str,
     fences = features_of(tuple(one for one in console.reference.fences_at(now) if one.id in counts))
     for feature in fences["features"]:
         of_fence = counts[feature["properties"]["id"]]
-        feature["properties"] |= {"alerts": sum(of_fence.values()), "verdicts": dict(of_fence)}
+        count = sum(of_fence.values())
+        name = f"{feature['properties']['name']}: {count:,}"
+        feature["properties"] |= {"name": name, "alerts": count, "verdicts": dict(of_fence)}
     return {"fences": fences}

@@ -7,6 +7,8 @@ export type Island = (element: HTMLElement, data: Record<string, unknown>) => vo
 const islands: Record<string, () => Promise<{ draw: Island }>> = {
   device: () => import("./device"),
   evidence: () => import("./evidence"),
+  alerts: () => import("./fences"),
+  fences: () => import("./fences"),
   fleet: () => import("./fleet"),
   replay: () => import("./replay"),
   where: () => import("./where"),
