@@ -22,6 +22,8 @@ from console.live import LiveStatus
 
 MOST_STREAMS: Final = 100
 _EACH_S: Final = 1.0
+_A_SECOND: Final = 20_000
+"""The most devices of an update a second; larger fleets get an update less often."""
 _AT_LEAST_EACH_S: Final = 10.0
 """So often an event is sent even if nothing came: a tab that is gone is noticed by it."""
 _RETRY: Final = "retry: 3000\n\n"
@@ -115,7 +117,10 @@ class LiveStreams:
     async def _publish(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_EACH_S)
+            # a fleet of 100,000 is 2 MB
+            await asyncio.sleep(
+                max(_EACH_S, max((len(one.ids) for one in self._groups.values()), default=0) / _A_SECOND)
+            )
             now = self._console.feed.store.version, self._console.feed.status()
             if now == self._sent and loop.time() - self._sent_s < _AT_LEAST_EACH_S:
                 continue

@@ -114,8 +114,7 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
     now = at or console.now()
     fixes = console.feed.fixes(console.now())
     everything = seen_devices(console, query, fixes, now)
-    box = Box.parse(query.get("box"))
-    matching = [one for one in everything if _matches(one, query, box)]
+    matching = _matching(everything, query)
     shown = matching[(number - 1) * rows_of_page : number * rows_of_page]
     devices = [one.device for one in shown]
     zone = clock_of(console, query).zone
@@ -189,10 +188,13 @@ def seen_devices(console: Console, query: Query, fixes: LastFixes, now: datetime
     return found
 
 
-def _matches(one: Seen, query: Query, box: Box | None) -> bool:
-    if any((text := query.get(name)) and one.value(name) != text for name in _FILTERS):
-        return False
-    return box is None or (one.fix is not None and box.holds(one.fix))
+def _matching(everything: list[Seen], query: Query) -> list[Seen]:
+    """The devices that match all filters. Raises BadQuery."""
+    found, box = everything, Box.parse(query.get("box"))
+    for name in _FILTERS:
+        if text := query.get(name):
+            found = [one for one in found if one.value(name) == text]
+    return found if box is None else [one for one in found if one.fix is not None and box.holds(one.fix)]
 
 
 def _row(one: Seen, usage: DayUsage | None, alerts: AlertCounts, now: datetime) -> Row:
@@ -274,10 +276,9 @@ def _form(everything: Sequence[Seen]) -> tuple[Field, ...]:
     def all_of(values: Sequence[str]) -> tuple[tuple[str, str], ...]:
         return tuple((value, value) for value in values)
 
+    known = ((name, choices(name)) for name in ("tenant", "account", "region"))
     return (
-        Field("tenant", "Tenant", choices("tenant")),
-        Field("account", "Account", choices("account")),
-        Field("region", "Region", choices("region")),
+        *(Field(name, name.capitalize(), options) for name, options in known if options),
         Field("state", "State", all_of(_MOTION)),
         Field("records", "Records", all_of(STATES)),
         Field("registry", "Registry", all_of((*_REGISTRY, UNKNOWN))),

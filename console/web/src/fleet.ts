@@ -22,6 +22,7 @@ interface Fleet {
   silentS: number;
   movingDmps: number;
   zone: string;
+  format: Intl.DateTimeFormat;
 }
 
 function fleetOf(data: Record<string, unknown>): Fleet {
@@ -37,6 +38,10 @@ function fleetOf(data: Record<string, unknown>): Fleet {
     silentS: data["silent_s"] as number,
     movingDmps: (data["moving_mps"] as number) * 10,
     zone: data["zone"] as string,
+    format: new Intl.DateTimeFormat("en-CA", {
+      ...{ year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" },
+      ...{ timeZone: data["zone"] as string, hourCycle: "h23", timeZoneName: "longOffset" },
+    }),
   };
 }
 
@@ -56,8 +61,9 @@ function byState(fleet: Fleet): Record<State, [number, number][]> {
   return found;
 }
 
-function points(fleet: Fleet): GeoJSON.FeatureCollection {
-  const found = byState(fleet);
+type ByState = ReturnType<typeof byState>;
+
+function points(found: ByState): GeoJSON.FeatureCollection {
   return {
     type: "FeatureCollection",
     features: states.map((state) => ({
@@ -91,7 +97,7 @@ function labels(fleet: Fleet): GeoJSON.FeatureCollection {
 
 function addDevices(map: Map, fleet: Fleet): void {
   const colour = colours();
-  map.addSource("devices", { type: "geojson", data: points(fleet) });
+  map.addSource("devices", { type: "geojson", data: points(byState(fleet)) });
   map.addSource("labels", { type: "geojson", data: labels(fleet) });
   map.addImage("wedge", wedge(colour.driving, colour.circle));
   map.addImage("square", square(colour.silent, colour.circle), { pixelRatio: 2 });
@@ -179,9 +185,7 @@ function durationText(seconds: number): string {
 }
 
 /** A time in the page's zone with its offset, as the server writes it; never in the browser's own zone. */
-function timeText(seconds: number, zone: string): string {
-  const options = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" } as const;
-  const format = new Intl.DateTimeFormat("en-CA", { ...options, timeZone: zone, hourCycle: "h23", timeZoneName: "longOffset" });
+function timeText(seconds: number, format: Intl.DateTimeFormat, zone: string): string {
   const part = Object.fromEntries(format.formatToParts(seconds * 1000).map((one) => [one.type, one.value]));
   const offset = zone === "UTC" ? "UTC" : part["timeZoneName"] === "GMT" ? "+00:00" : part["timeZoneName"]?.slice(3);
   return `${part["year"]}-${part["month"]}-${part["day"]} ${part["hour"]}:${part["minute"]}:${part["second"]} ${offset}`;
@@ -200,47 +204,54 @@ function write(cell: Element | null, text: string, kind: "unknown" | State | "")
   if (inner.className !== name) inner.className = name;
 }
 
+interface Cells {
+  state: Element | null;
+  age: Element | null;
+  speed: Element | null;
+  time: Element | null;
+}
+
+/** The rows of the table. Only those in view are written: a change of a cell lays out its table again. */
 class Rows {
-  private readonly rows: [id: string, state: Element | null, age: Element | null, speed: Element | null, time: Element | null][];
+  private readonly seen = new globalThis.Map<string, Cells>();
 
   constructor(table: HTMLTableElement | null) {
     const cell = (row: Element, key: string) => row.querySelector(`td[data-key="${key}"]`);
-    this.rows = [...(table?.querySelectorAll<HTMLElement>("tbody tr[data-id]") ?? [])].map((row) => [
-      row.dataset.id ?? "",
-      cell(row, "state"),
-      cell(row, "age_s"),
-      cell(row, "speed_mps"),
-      cell(row, "time"),
-    ]);
+    const observer = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        const id = (target as HTMLElement).dataset.id ?? "";
+        if (!isIntersecting) this.seen.delete(id);
+        else this.seen.set(id, { state: cell(target, "state"), age: cell(target, "age_s"), speed: cell(target, "speed_mps"), time: cell(target, "time") });
+      }
+    });
+    for (const row of table?.querySelectorAll("tbody tr[data-id]") ?? []) observer.observe(row);
   }
 
-  update(fleet: Fleet, moved: Set<string>): void {
-    for (const [id, state, age, speed, time] of this.rows) {
+  update(fleet: Fleet): void {
+    for (const [id, { state, age, speed, time }] of this.seen) {
       const at = fleet.at.get(id);
       if (at === undefined) continue;
       const is = stateOf(fleet, at);
+      const dmps = fleet.fixes.speed[at] as number;
+      const known = is !== "silent" && dmps >= 0;
       write(state, is, is);
       write(age, durationText(ageOf(fleet, at)), "");
-      const known = is !== "silent" && (fleet.fixes.speed[at] as number) >= 0;
-      write(speed, known ? `${Math.round(((fleet.fixes.speed[at] as number) / 10) * 3.6)} km/h` : "unknown", known ? "" : "unknown");
-      if (moved.has(id)) write(time, timeText(fleet.fixes.time[at] as number, fleet.zone), "");
+      write(speed, known ? `${Math.round((dmps / 10) * 3.6)} km/h` : "unknown", known ? "" : "unknown");
+      write(time, timeText(fleet.fixes.time[at] as number, fleet.format, fleet.zone), "");
     }
   }
 }
 
-/** Takes an update into the fleet; the ids of devices that have a newer fix. */
-function merge(fleet: Fleet, ids: string[], update: Update): Set<string> {
-  const moved = new Set<string>();
+/** Takes the newer fixes of an update into the fleet. */
+function merge(fleet: Fleet, ids: string[], update: Update): void {
   for (let from = 0; from < update.time.length; from += 1) {
     const at = fleet.at.get(ids[from] ?? "");
     if (at === undefined || (update.time[from] as number) <= (fleet.fixes.time[at] as number)) continue;
     for (const name of ["longitude", "latitude", "time", "speed", "heading"] as const) {
       fleet.fixes[name][at] = update[name][from] as number;
     }
-    moved.add(fleet.ids[at] as string);
   }
   fleet.now = update.now;
-  return moved;
 }
 
 function sourceText(update: Update): string {
@@ -256,11 +267,9 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   said.className = "live";
   said.textContent = data["live"] ? "Live: connecting." : "A time of the past: nothing moves here.";
   element.append(said);
-  const counts = () => {
-    const found = byState(fleet);
-    return states.map((state): [string, string] => [`state state-${state}`, `${state} ${found[state].length}`]);
-  };
-  const legend = legendOf(element, counts(), data["fences"] as GeoJSON.FeatureCollection);
+  const counts = (found: ByState) =>
+    states.map((state): [string, string] => [`state state-${state}`, `${state} ${found[state].length}`]);
+  const legend = legendOf(element, counts(byState(fleet)), data["fences"] as GeoJSON.FeatureCollection);
   const map = await makeMap(element, boxOf(fleet.ids.map((_, at) => placeAt(fleet.fixes, at))));
   const tracks = data["tracks"] as Record<string, unknown>;
   addTracks(map, linesOf(placesOf(tracks), int32(tracks["begins"])));
@@ -282,12 +291,18 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   follow(
     data["live"] as string,
     (ids, update) => {
-      const moved = merge(fleet, ids, update);
-      rows.update(fleet, moved);
+      merge(fleet, ids, update);
+      rows.update(fleet);
       said.textContent = sourceText(update);
-      legend(counts());
-      (map.getSource("devices") as GeoJSONSource).setData(points(fleet));
-      if (map.getZoom() >= 10) (map.getSource("labels") as GeoJSONSource).setData(labels(fleet));
+      const found = byState(fleet);
+      legend(counts(found));
+      for (const state of states) {
+        const fact = document.querySelector(`.facts dd[data-key="${state}"]`);
+        const text = found[state].length.toLocaleString("en");
+        if (fact && fact.textContent !== text) fact.textContent = text;
+      }
+      (map.getSource("devices") as GeoJSONSource).setData(points(found));
+      if (map.getZoom() >= 10 && fleet.ids.length <= mostLabels) (map.getSource("labels") as GeoJSONSource).setData(labels(fleet));
       element.dataset.updates = String(Number(element.dataset.updates ?? "0") + 1);
     },
     (since) => {
