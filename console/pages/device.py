@@ -156,13 +156,13 @@ def _facts(
     reasons = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(track.left_out.items()))
     state = state_of(fix, now) if fix else UNKNOWN
     return (
-        Fact("state", "State", state),
+        Fact("state", "State", state, Kind.STATE),
         Fact("time", "Last fix", fix.time if fix else None, Kind.TIME),
         Fact("age_s", "Age", round((now - fix.time).total_seconds()) if fix else None, Kind.AGE),
         Fact("region", "Region", fix.region if fix else None),
         Fact("account", "Account", account.name if account else "none"),
-        Fact("records", "Records", console.completeness.read().states(now).get(device)),
-        Fact("registry", "Registry", console.feed.registry_state(device)),
+        Fact("records", "Records", console.completeness.read().states(now).get(device), Kind.STATE),
+        Fact("registry", "Registry", console.feed.registry_state(device), Kind.STATE),
         Fact("distance_m", "Way of the day, as reported", track.metres if len(track) else None, Kind.DISTANCE),
         Fact("left_out", "Positions not drawn", f"{left_out:,} ({reasons})" if left_out else "0"),
     )
