@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ import typer
 from edge_agent.devices import load_device, load_devices
 from edge_agent.errors import AgentError
 from edge_agent.mapping.map_cli import app as map_app
-from waybill.daemon.process import add_version_option
+from waybill.daemon.process import add_version_option, errors_as_messages
 from waybill.settings import SettingsError
 
 app = typer.Typer(
@@ -214,14 +213,6 @@ def export(config: Config, device: Device = "") -> None:
             sys.stdout.write(line + "\n")
 
 
-@contextmanager
-def errors_as_lines() -> Iterator[None]:
+def errors_as_lines() -> AbstractContextManager[None]:
     """Errors that a command expects become lines on stderr and an exit status."""
-    try:
-        yield
-    except SettingsError as error:
-        typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-    except (AgentError, OSError) as error:
-        typer.echo(f"edge-agent: {error}", err=True)
-        raise typer.Exit(1) from error
+    return errors_as_messages("edge-agent", AgentError)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,26 +19,18 @@ from rich.table import Table
 from gateway.errors import GatewayError, last_line
 from waybill.daemon.errors import DaemonError
 from waybill.daemon.logs import LogSettings, start_logging
+from waybill.daemon.process import errors_as_messages as command_errors
 from waybill.identity.errors import IdentityError
 from waybill.pulsar.pulsar_client import PulsarAccessError
-from waybill.settings import Settings, SettingsError, load, printable, printable_json
+from waybill.settings import Settings, SettingsError, load, printable_json
 
 _EXPECTED = (GatewayError, DaemonError, IdentityError, PulsarAccessError)
 Known = TypeVar("Known", bound=Settings)
 
 
-@contextmanager
-def errors_as_messages(program: str, *also: type[Exception]) -> Iterator[None]:
-    """Exit status 78 for wrong settings, 1 for other errors of the packages. `also`: of other packages."""
-    expected: tuple[type[Exception], ...] = (*_EXPECTED, *also, OSError)
-    try:
-        yield
-    except SettingsError as error:
-        typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-    except expected as error:
-        typer.echo(printable(f"{program}: {error}", "\n"), err=True)
-        raise typer.Exit(1) from error
+def errors_as_messages(program: str, *also: type[Exception]) -> AbstractContextManager[None]:
+    """As for every command; `also`: errors of other packages."""
+    return command_errors(program, *_EXPECTED, *also)
 
 
 def checked_settings(model: type[Known], config: Path, problems: Callable[[Known], list[str]]) -> Known:

@@ -2,8 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +15,7 @@ from simulator.folder import read_folder, write_folder
 from simulator.publisher import BrokerAddress, PublishSettings, publish
 from simulator.scenario import Faults, GpsNoise
 from simulator.truth import Truth, TruthError
-from waybill.daemon.process import add_version_option
+from waybill.daemon.process import add_version_option, errors_as_messages
 from waybill.settings import read_file
 
 KINDS = ("position", "signal", "event", "canary", "raw")
@@ -71,7 +69,7 @@ def scenario(
 
     Example: fleet-simulator scenario --out scenario --vehicles 5
     """
-    with _errors_as_messages():
+    with errors_as_messages("fleet-simulator", SimulatorError, TruthError):
         made = generated_scenario(
             seed=seed,
             vehicles=vehicles,
@@ -97,7 +95,7 @@ def drive(
 
     Example: fleet-simulator drive --scenario scenario --brokers brokers.json --within 60
     """
-    with _errors_as_messages():
+    with errors_as_messages("fleet-simulator", SimulatorError, TruthError):
         made = read_folder(folder)
         settings = PublishSettings(speedup=made.duration_s / within if within else 60.0)
         addresses = read_brokers(brokers)
@@ -118,7 +116,7 @@ def truth(*, folder: ScenarioOption) -> None:
 
     Example: fleet-simulator truth --scenario scenario
     """
-    with _errors_as_messages():
+    with errors_as_messages("fleet-simulator", SimulatorError, TruthError):
         _print_json(truth_json(Truth.from_folder(folder)))
 
 
@@ -144,15 +142,6 @@ def _counts(truth: Truth, device: str) -> dict[str, int]:
     records = truth.records(device)
     counts = {kind: sum(count for made, count in records.items() if made.kind == kind) for kind in KINDS}
     return {**counts, "all": records.total()}
-
-
-@contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    try:
-        yield
-    except (SimulatorError, TruthError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 def _print_json(content: object) -> None:

@@ -1,11 +1,9 @@
 """waybill push: operators' keys, and settings for devices that are signed by them."""
 
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +13,7 @@ from pydantic import ValidationError
 
 from edge_agent.push.pushed import PushRefused, check_pushable
 from waybill.daemon.durable_file import replace_durably
-from waybill.identity.command_session import error_text
+from waybill.daemon.process import errors_as_messages
 from waybill.identity.errors import IdentityError, NameRefused, SignatureRefused
 from waybill.identity.names import device_name
 from waybill.identity.operator_keys import ANY, KINDS
@@ -31,7 +29,7 @@ from waybill.identity.signatures import (
     verify_push,
     write_operator,
 )
-from waybill.settings import MAX_PUSHED_BYTES, SettingsError, name_advice, one_line, open_file, printable
+from waybill.settings import MAX_PUSHED_BYTES, name_advice, one_line, open_file, printable
 
 __all__ = ["app"]
 
@@ -74,7 +72,7 @@ def key(
 
     Example: waybill push key anna --tenant acme --kind settings
     """
-    with _errors_as_messages():
+    with errors_as_messages("waybill push", IdentityError, ValueError):
         for kind in kinds:
             _check_kind(kind)
         # First: an untrusted key file would block the next key of this name.
@@ -127,7 +125,7 @@ def sign(
 
     Example: waybill push sign pushes/acme/bus-17.toml --key anna.key
     """
-    with _errors_as_messages():
+    with errors_as_messages("waybill push", IdentityError, ValueError):
         private = read_operator_key(key_file)
         signed = [(file, _device_of(file), *_signed(file, private)) for file in files]
         # Only after all files could be signed, so an error changes none of them.
@@ -150,7 +148,7 @@ def check(files: Files, *, operators: Operators, as_json: AsJson = False) -> Non
     Example: waybill push check pushes/*/*.toml --operators operators.toml
     """
     rows = list[dict[str, object]]()
-    with _errors_as_messages():
+    with errors_as_messages("waybill push", IdentityError, ValueError):
         keys, now = read_operators(operators), datetime.now(UTC)
         for file in files:
             row: dict[str, object] = {"file": str(file)}
@@ -208,18 +206,6 @@ def _read(file: Path) -> bytes:
 
 def _device_of(file: Path) -> str:
     return device_name(file.absolute().parent.name, file.stem)
-
-
-@contextmanager
-def _errors_as_messages() -> Iterator[None]:
-    try:
-        yield
-    except SettingsError as error:
-        typer.echo("\n".join(error.lines), err=True)
-        raise typer.Exit(os.EX_CONFIG) from error
-    except (IdentityError, OSError, ValueError) as error:
-        typer.echo(printable(f"waybill push: {error_text(error)}"), err=True)
-        raise typer.Exit(1) from error
 
 
 def _print_json(content: object) -> None:

@@ -319,8 +319,8 @@ class MqttSession:
         if reason.value == SESSION_TAKEN_OVER:
             self._client.is_closed_by_broker = True
             self._ended = (
-                f"the session of {self._options.client_id!r} was taken over: by the region, which suspends or "
-                "revokes it and refuses the next connection, or else by another client with this id"
+                f"the session of {self._options.client_id!r} was taken over: another client has this id; or, if the "
+                "region refuses the next connection, the device was suspended or revoked"
             )
         elif self._client.is_closed_by_broker:
             self._ended = "the broker closed the connection"

@@ -1,9 +1,11 @@
 """Memory, shutdown and `--version` of a process."""
 
+import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -39,6 +41,36 @@ def close_within(closings: Iterable[Callable[[], object]], bound_s: float = CLOS
     for thread in threads:
         thread.join(max(0.0, end_s - time.monotonic()))
     return not any(thread.is_alive() for thread in threads)
+
+
+# What commands share.
+
+
+def error_text(error: Exception) -> str:
+    """The text of an error; of an OSError, the file and what is wrong with it."""
+    from waybill.settings import file_fault  # noqa: PLC0415 - `waybill --help` needs no settings
+
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {file_fault(error)}"
+    return str(error)
+
+
+@contextmanager
+def errors_as_messages(program: str, *expected: type[Exception]) -> Iterator[None]:
+    """Prints wrong settings (exit status 78), and expected errors and OSError (1), instead of a traceback."""
+    import typer  # noqa: PLC0415 - as below
+
+    from waybill.settings import SettingsError, printable  # noqa: PLC0415 - as above
+
+    known: tuple[type[Exception], ...] = (*expected, OSError)
+    try:
+        yield
+    except SettingsError as error:
+        typer.echo("\n".join(error.lines), err=True)
+        raise typer.Exit(os.EX_CONFIG) from error
+    except known as error:
+        typer.echo(printable(f"{program}: {error_text(error)}", "\n"), err=True)
+        raise typer.Exit(1) from error
 
 
 def add_version_option(app: "typer.Typer", program: str) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
+from waybill.daemon.process import error_text
 from waybill.identity.errors import IdentityError, OperatorKeyRefused
-from waybill.settings import SettingsError, file_fault, printable
+from waybill.settings import SettingsError, printable
 
 if TYPE_CHECKING:
     from waybill.identity.operator_settings import OperatorSettings
@@ -34,12 +35,6 @@ def errors_as_messages() -> Iterator[None]:
     except (IdentityError, SettingsError, OSError) as error:
         print_error(error_text(error))
         raise typer.Exit(1) from error
-
-
-def error_text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {file_fault(error)}"
-    return str(error)
 
 
 def print_error(text: str) -> None:

@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.daemon.durable_file import create_durably, replace_durably
+from waybill.daemon.process import error_text
 from waybill.identity.authority import common_name, regional_name
 from waybill.identity.authority_folder import IssuedCertificate, latest
 from waybill.identity.claims import check_factory_serial
-from waybill.identity.command_session import AsJson, error_text, errors_as_messages, print_error
+from waybill.identity.command_session import AsJson, errors_as_messages, print_error
 from waybill.identity.errors import IdentityError, NameRefused, SealingKeyError
 from waybill.identity.names import PrincipalKind
 from waybill.identity.pki_folder import PkiFolder
