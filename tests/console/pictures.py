@@ -29,7 +29,7 @@ def addresses(lake: Lake) -> dict[str, str]:
     last, tenant = event["time"], event["tenant"]
     begin, end = (f"{last - timedelta(minutes=before):%Y-%m-%dT%H:%M:%SZ}" for before in (40, 5))
     return {
-        "fleet": address(tenant=tenant, region="eu", at=end),
+        "fleet": address(tenant=tenant, region="eu", at=f"{last + timedelta(seconds=30):%Y-%m-%dT%H:%M:%SZ}"),
         "device": address("device", tenant, event["device"], day=f"{last:%Y-%m-%d}"),
         "document": address("documents", number),
         "replay": address("replay", tenant=tenant, start=begin, end=end),
