@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing.register.close import close_period
 from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.operations import Clerk, issue_period
+from cloud_jobs.billing.register.operations import Clerk, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.commands import load_checked_settings
 from cloud_jobs.explain.issued_line import ExplainedLine
@@ -29,7 +29,9 @@ from cloud_jobs.lake.tables import Lake
 from console.app import make_app
 from console.bills import BillReader
 from console.context import Console, Viewer
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.page_lake import NOW, PageLake
+from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
 from tests.cloud_jobs.publications import row_of
 from tests.console.conftest import Served, Tab, console_of, serving
 from waybill.commands import SUBCOMMANDS, command_line
@@ -391,3 +393,38 @@ def test_a_link_that_is_changed_expired_or_revoked_opens_nothing(links: Links) -
     assert links.status(link) == 404
     (links.settings.parent / "link.key").chmod(0o644)
     assert links.status(link) == 404
+
+
+def test_a_note_that_takes_an_invoice_back_is_shown_with_what_it_takes_back(billed_lake: Path, tmp_path: Path) -> None:
+    shutil.copytree(billed_lake, tmp_path / "lake")
+    clerk = Clerk(by="A. Clerk", now=NOW, attempt="two")
+    note = void_invoice(Register(Lake(tmp_path / "lake")), NUMBER, "wrong buyer", clerk=clerk)
+    site = Site(console_of(tmp_path / "lake"))
+    page = site.json(f"/documents/{note.number}")
+    assert (page["facts"]["type"], page["facts"]["is_void"], page["facts"]["due"]) == ("credit note", True, "95.89 EUR")
+    assert f'href="/documents/{NUMBER}"' in site.html(f"/documents/{note.number}")
+    line = site.json(line_of(page, f"Distance, zone {RING}")["href"])
+    assert line["facts"]["outcome"] == "agrees"
+    assert "takes back" in line["warnings"][0]
+    [shown, _] = rows(site.json("/bills?payer=acme&period=2026-01"), "documents")
+    assert (shown["type"], shown["invoice"], shown["gross"]) == ("credit note (void)", NUMBER, "-95.89 EUR")
+
+
+def test_a_line_of_several_vehicles_lists_them_and_a_fee_has_no_hours(tmp_path: Path) -> None:
+    made = BilledLake.create(tmp_path / "lake", "van-1", "van-2")
+    devices = (device("van-1"), device("van-2"))
+    made.publish(legal_entity(), tariff(price(), minimum_amount="900.00"), account("acme", *devices))
+    made.use(used("van-1", 10_000), used("van-2", 4_000))
+    made.close("one")
+    [issued] = made.issue("one").documents
+    site = Site(console_of(tmp_path / "lake"))
+    lines = rows(site.json(f"/documents/{issued.number}"), "lines")
+    of_usage, fee = (next(one for one in lines if (one["kind"] == "usage") is kind) for kind in (True, False))
+    vehicles = rows(site.json(of_usage["href"]), "vehicles")
+    assert [one["vehicle"] for one in vehicles] == ["fleet/van-1", "fleet/van-2"]
+    assert sum(one["net_minor"] for one in vehicles) == of_usage["net_minor"]
+    assert all("device=van-" in one["href"] for one in vehicles)
+    assert fee["href"] == ""
+    assert "follows from other lines" in site.json(f"/documents/{issued.number}/lines/{fee['line']}")["warnings"][0]
+    # nobody computed this usage from records: that is said, and is not an agreement
+    assert "cloud-jobs usage" in site.get(vehicles[0]["href"]).json()["warnings"][0]
