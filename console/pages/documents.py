@@ -497,7 +497,7 @@ def hour_page_at(console: Console, query: Query, place: Place) -> Page:
         f"An hour of line {number} of {place.number}",
         tables=(_records(evidence, part), _borders(evidence.borders)),
         facts=tuple(_hour_facts(found, charged, place, query, len(evidence.records))),
-        island=Island("evidence", _island(console, query, found, charged, evidence)),
+        island=Island("evidence", lambda: _island(console, query, found, charged, evidence)),
         warnings=tuple(_hour_warnings(found, charged)),
         state=_state(query),
         extra={"bare": place.bare},
