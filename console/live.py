@@ -147,6 +147,7 @@ class LiveFeed:
         self._lake_problem = ""
         self._heard_at: datetime | None = None
         self.store = FixStore()
+        self.registry_problem = "" if settings.console.live else "console.live is off"
         self.watchers = 0
         self.malformed = 0
 
@@ -186,14 +187,16 @@ class LiveFeed:
 
     def registry_state(self, device: TenantDevice) -> str | None:
         """The state of a device in the registry, `not registered`, or None: the registry is not read."""
-        if self._registry is None or not self._registry.was_read(device.tenant):
+        registry = self._registry
+        if registry is None or not registry.was_read(device.tenant):
             return None
-        entry = self.registry_entry(device)
+        entry = registry.registry.get(f"{device.tenant}/{device.device}")
         return "not registered" if entry is None else str(entry.state)
 
     def registry_entry(self, device: TenantDevice) -> Any | None:
         """The entry of a device that is in force; None: there is none, or it is not known."""
-        return None if self._registry is None else self._registry.registry.get(f"{device.tenant}/{device.device}")
+        registry = self._registry
+        return None if registry is None else registry.registry.get(f"{device.tenant}/{device.device}")
 
     def take(self, only_tenant: str | None, message: Any) -> None:
         """Takes a message of a topic of batches; `only_tenant`: the only one that may write there."""
@@ -248,8 +251,18 @@ class LiveFeed:
 
     def _poll_lake(self) -> None:
         while not self._stop.wait(_POLL_S):
+            self._leave_refused_registry()
             if self.watchers:
                 self.poll()
+
+    def _leave_refused_registry(self) -> None:
+        """Ends the reader of a registry that our role may not read: waiting does not help."""
+        registry = self._registry
+        if registry is None or any(map(registry.was_read, self._settings.tenants)):
+            return
+        if registry.standing.refusal is not None:
+            self._registry, self.registry_problem = None, registry.standing.problem
+            registry.close()
 
     def poll(self) -> None:
         """Takes the fixes that the lake has got since the last time."""

@@ -281,7 +281,8 @@ def _registry(console: Console, device: TenantDevice) -> Table:
         )
     state = console.feed.registry_state(device)
     note = "The registry keeps the last entry of a device."
-    empty = "unknown: the registry is not read here" if state is None else "the registry does not have this device"
+    unknown = f"unknown: the registry is not read: {console.feed.registry_problem or 'not connected'}"
+    empty = unknown if state is None else "the registry does not have this device"
     return Table("registry", "Registry", _REGISTRY_COLUMNS, rows, note=note if rows else "", empty=empty)
 
 

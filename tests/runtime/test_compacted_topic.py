@@ -144,3 +144,21 @@ def test_everything_is_read_again_when_its_owner_asks_for_it(
     assert begun == [0, 2]
     assert reader.standing.is_current
     reader.close()
+
+
+def test_a_reader_from_the_end_asks_for_no_earlier_message_and_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, taken: list[str | None]
+) -> None:
+    import pulsar  # noqa: PLC0415
+
+    cluster = Cluster(2)
+    monkeypatch.setattr(compacted_topic, "open_pulsar_client", cluster)
+    topic = "persistent://fleet/eu/batches"
+    reader = CompactedTopicReader(
+        "pulsar://nowhere", PulsarAccess(), topic, lambda message: taken.append(message.key), from_end=True
+    )
+    reader.start()
+    wait_until(lambda: len(taken) == 2)
+    reader.close()
+    assert taken == ["0", "1"]
+    assert cluster.starts == [pulsar.MessageId.latest]
