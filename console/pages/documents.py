@@ -496,7 +496,10 @@ def hour_page_at(console: Console, query: Query, place: Place) -> Page:
         place.href("lines", str(number), hour_text(hour)),
         f"An hour of line {number} of {place.number}",
         tables=(_records(evidence, part), _borders(evidence.borders)),
-        facts=tuple(_hour_facts(found, charged, place, query, len(evidence.records))),
+        facts=(
+            *_hour_facts(found, charged, place, query, len(evidence.records)),
+            *(() if place.bare else [_day_of(console, device, hour, query)]),
+        ),
         island=Island("evidence", lambda: _island(console, query, found, charged, evidence)),
         warnings=tuple(_hour_warnings(found, charged)),
         state=_state(query),
@@ -538,6 +541,11 @@ def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: 
     if count > part * RECORDS_A_PART:
         more = place.href(*of_line, hour_text(hour.hour), **device, part=str(part + 1), zone=query.zone)
         yield Fact("more", "More records", f"part {part + 1}", href=more)
+
+
+def _day_of(console: Console, device: TenantDevice, hour: datetime, query: Query) -> Fact:
+    day = hour.astimezone(console.zone()).date().isoformat()
+    return Fact("day", "Day of the device", day, href=address("device", *device, day=day, zone=query.zone))
 
 
 def _hour_warnings(found: ExplainedLine, hour: ExplainedHour) -> Iterator[str]:

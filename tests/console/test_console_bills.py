@@ -196,6 +196,7 @@ def test_a_line_opens_to_hours_records_and_the_border_in_force(billed: Served, b
     ]
     assert len(records) == min(500, explained["records_in_all"])
     assert [one["zone"] for one in rows(hour, "borders")] == [RING]
+    assert billed.json(f"/device/fleet/eu-0001?day={hour['facts']['day']}")["path"] == "/device/fleet/eu-0001"
     island = hour["island"]
     assert [one["properties"]["id"] for one in island["fences"]["features"]] == [RING]
     assert len(island["fixes"]) > 0 < len(island["track"])
