@@ -6,7 +6,7 @@ CLUSTER ?=
 LAKE ?= folder
 EXTRAS ?=
 
-.PHONY: help setup python packages package-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-gateway bench-billing bench-alerts bench-trial weight
+.PHONY: help setup python packages package-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-gateway bench-billing bench-alerts bench-trial bench-console weight
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -94,3 +94,6 @@ bench-alerts: setup  ## How long an alert takes, hop by hop, at 5,000 fixes a se
 
 bench-trial: setup  ## From `waybill try` with no stack running to the draft line of an own device, three times
 	@$(PYTHON) -m benchmarks.trial
+
+bench-console: setup  ## What the console costs in a real browser: live, replay, first paint, sizes, memory
+	@$(PYTHON) -m benchmarks.console

@@ -19,6 +19,11 @@ TINY: Final = {
     ),
     "billing": Tiny("benchmarks.billing.__main__", "rating close --payers 5 --devices 2 --rows 3"),
     "centre": Tiny("benchmarks.centre.__main__", "age --commits 20 --buffers 200 --records 10000"),
+    "console": Tiny(
+        "benchmarks.console",
+        "",
+        {"LIVE_DEVICES": 200, "LIVE_S": 4.0, "VEHICLES": 20, "REPLAY_S": 3.0, "TABS": 3, "MEMORY_S": 3.0},
+    ),
     "edge": Tiny(
         "benchmarks.edge.__main__",
         "intake mapped nmea drain drain-slowly",

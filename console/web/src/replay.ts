@@ -324,5 +324,5 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
     element.dataset.drawn = "true";
   });
   map.triggerRepaint();
-  Object.assign(element, { waybillMap: map, player, movers });
+  Object.assign(element, { waybillMap: map, player, movers, layer });
 }

@@ -1,0 +1,348 @@
+"""What the console costs in a real browser with software rendering: live, replay, first paint, sizes, memory.
+
+Parts: `live`: 10,000 devices that move each second, the longest task of the main thread in each second. `replay`: an
+hour of 1,000 vehicles at 60×. `paint`: the first useful paint of each page. `sizes`: JavaScript as it is shipped.
+`memory`: the server with 20 open streams.
+"""
+
+import gzip
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.harness import Figure, benchmark_folder, limited, peak_mib, percentile, print_figures, quiet, run_parts
+from cloud_jobs.config import CloudSettings
+from cloud_jobs.lake.data_files import write_data_files
+from cloud_jobs.lake.schemas import RECORDS
+from cloud_jobs.lake.tables import Lake
+from console.app import make_app
+from console.assets import STATIC
+from console.context import Console
+from console.fixes import LastFix
+from console.http import NAVIGATION
+from console.serve import open_socket, serve
+from tests.cloud_jobs.billing.page_lake import PageLake
+from tests.console.conftest import BROWSER_ARGUMENTS, CHROMIUM
+from tests.system.lake_of_fixes import commit_ingest
+from waybill.settings import load
+
+LIVE_DEVICES = 10_000
+LIVE_S = 120.0
+VEHICLES = 1_000
+REPLAY_S = 60.0
+RATE = 60
+TABS = 20
+MEMORY_S = 20.0
+
+START: Final = datetime(2026, 1, 5, 8, tzinfo=UTC)
+STEP_S: Final = 10
+HOUR_S: Final = 3_600
+DEMO: Final = Path("var/demo/cloud.toml")
+_TRACED: Final = ("toplevel", "devtools.timeline")
+
+
+# The server, in a process of its own.
+
+
+def settings_of(lake: Path) -> CloudSettings:
+    return CloudSettings.model_validate(
+        {
+            "lake": str(lake),
+            "checkpoints": str(lake.parent / "checkpoints"),
+            "clusters": [{"name": "hq", "service_url": "pulsar://127.0.0.1:1", "admin_url": "http://127.0.0.1:1"}],
+            "tenants": ["acme"],
+            "reference": {"unsigned": True},
+            "console": {"port": 0, "live": False},
+        }
+    )
+
+
+def serve_lake(where: str, devices: int) -> None:
+    """Serves a lake, or that of a settings file, and prints the address; `devices` move each second."""
+    quiet()
+    settings = load(CloudSettings, Path(where)) if where.endswith(".toml") else settings_of(Path(where))
+    settings = settings.model_copy(update={"console": settings.console.model_copy(update={"port": 0, "live": False})})
+    console = Console(settings)
+    socket = open_socket(settings.console)
+    if devices:
+        threading.Thread(target=_drive, args=(console, devices), daemon=True).start()
+    print(f"http://127.0.0.1:{socket.getsockname()[1]}", flush=True)
+    serve(make_app(console), socket, grace_s=2)
+
+
+def _drive(console: Console, devices: int) -> None:
+    rng = np.random.default_rng(7)
+    places = rng.uniform((53.45, 9.8), (53.65, 10.2), (devices, 2))
+    while True:
+        begin = time.monotonic()
+        places += rng.normal(0, 1e-4, (devices, 2))
+        now = datetime.now(UTC)
+        console.feed.store.put(
+            [
+                LastFix("acme", f"eu-{at:05}", "eu", now, now, latitude, longitude, 12.0, 90.0, 5.0)
+                for at, (latitude, longitude) in enumerate(places.tolist())
+            ]
+        )
+        time.sleep(max(0.0, begin + 1 - time.monotonic()))
+
+
+@contextmanager
+def server(where: Path, devices: int = 0) -> Iterator[tuple[str, int]]:
+    """The address and the process id of a console."""
+    command = [sys.executable, "-m", "benchmarks.console", "serve", str(where), str(devices)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process.pid
+        finally:
+            process.terminate()
+
+
+# The browser.
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - sizes need no browser
+
+    with sync_playwright() as started:
+        made = started.chromium.launch(executable_path=CHROMIUM, args=BROWSER_ARGUMENTS)
+        yield made
+        made.close()
+
+
+def wait_until_drawn(page: Any) -> None:
+    until = time.monotonic() + 120
+    drawn = "() => { const e = document.querySelector('[data-island]'); return !e || e.dataset.drawn === 'true' }"
+    while not page.evaluate(drawn):
+        assert time.monotonic() < until, page.url
+        time.sleep(0.05)
+
+
+def traced(made: Any, page: Any, seconds: float) -> list[dict[str, Any]]:
+    """The events of the page's main thread."""
+    made.start_tracing(page=page, categories=[*_TRACED])
+    page.wait_for_timeout(seconds * 1000)
+    events = json.loads(made.stop_tracing())["traceEvents"]
+    threads = {(one["pid"], one["tid"]) for one in events if one.get("args", {}).get("name") == "CrRendererMain"}
+    busy: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for one in events:
+        if (one["pid"], one["tid"]) in threads:
+            busy[one["pid"], one["tid"]] += one.get("dur", 0)
+    # Chromium has a renderer of its own, which does next to nothing
+    main = max(busy, key=lambda thread: busy[thread])
+    return [one for one in events if (one["pid"], one["tid"]) == main and one.get("ph") == "X"]
+
+
+def tasks_ms(events: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    """When each task of a thread began, in seconds, and how long it took."""
+    return [(one["ts"] / 1e6, one["dur"] / 1000) for one in events if one["name"].endswith("RunTask")]
+
+
+def longest_of_each_second(tasks: list[tuple[float, float]]) -> list[float]:
+    longest: defaultdict[int, float] = defaultdict(float)
+    for begin_s, ms in tasks:
+        longest[int(begin_s)] = max(longest[int(begin_s)], ms)
+    return [*longest.values()]
+
+
+# The parts.
+
+
+def live() -> bool:
+    with benchmark_folder("console") as folder, ExitStack() as stack:
+        Lake(folder / "lake").create()
+        url, _ = stack.enter_context(server(folder / "lake", LIVE_DEVICES))
+        made = stack.enter_context(browser())
+        page = made.new_page(viewport={"width": 1280, "height": 800})
+        # the table of all devices would be what is measured: the page shows those of a box, the map all
+        time.sleep(3)
+        page.goto(url)
+        wait_until_drawn(page)
+        page.wait_for_timeout(min(5_000, LIVE_S * 1000))
+        heap = _heap_mb(page)
+        events = traced(made, page, LIVE_S)
+        grown = _heap_mb(page) / heap
+        seconds = longest_of_each_second(tasks_ms(events))
+    return print_figures(
+        f"Live: {LIVE_DEVICES:,} devices, one update a second, {LIVE_S:.0f} s",
+        [
+            limited("longest main-thread task of each second, p95, ms", percentile(seconds, 0.95), "<=", 60),
+            Figure("the same, p50 and most, ms", f"{percentile(seconds, 0.5):.0f} and {max(seconds):.0f}"),
+            limited("heap after collection, end to beginning", grown, "<=", 1.1, "{:.2f}"),
+        ],
+    )
+
+
+def _heap_mb(page: Any) -> float:
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    used = session.send("Runtime.getHeapUsage")["usedSize"]
+    session.detach()
+    return float(used) / 1e6
+
+
+def replay() -> bool:
+    with benchmark_folder("console") as folder, ExitStack() as stack:
+        write_hour(Lake(folder / "lake"))
+        url, _ = stack.enter_context(server(folder / "lake"))
+        made = stack.enter_context(browser())
+        page = made.new_page(viewport={"width": 1200, "height": 860})
+        end = START + timedelta(seconds=HOUR_S)
+        page.goto(f"{url}/replay?start={START:%Y-%m-%dT%H:%M}Z&end={end:%Y-%m-%dT%H:%M}Z&rate={RATE}")
+        wait_until_drawn(page)
+        page.evaluate(_LAG)
+        page.get_by_role("button", name="Play").click()
+        events = traced(made, page, REPLAY_S)
+        lag_ms, gap_ms, drawn = page.evaluate("() => window.lag")
+        tasks = [ms for _, ms in tasks_ms(events)]
+        frames = [one["dur"] / 1000 for one in events if one["name"] == "FireAnimationFrame"]
+    return print_figures(
+        f"Replay: {VEHICLES:,} vehicles, a fix each {STEP_S} s, at {RATE}x, {REPLAY_S:.0f} s",
+        [
+            Figure("vehicles drawn", f"{drawn:,}", f"{VEHICLES:,}", drawn == VEHICLES),
+            limited("longest main-thread task, ms", max(tasks), "<=", 100),
+            limited("script of a frame, p95, ms", percentile(frames, 0.95), "<=", 10, "{:.1f}"),
+            limited("the picture's time behind the clock, ms", lag_ms, "<=", max(gap_ms, 100.0) + 100),
+        ],
+    )
+
+
+_LAG: Final = """() => {
+  const e = document.querySelector('[data-island]');
+  window.lag = [0, 0, 0];
+  let before = 0;
+  const look = (clock) => {
+    if (e.player.playing && before) {
+      window.lag[0] = Math.max(window.lag[0], (e.player.now() - e.layer.now) / e.player.rate);
+      window.lag[1] = Math.max(window.lag[1], clock - before);
+      window.lag[2] = [...e.movers.state].filter((one) => one >= 0).length;
+    }
+    before = clock;
+    requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+}"""
+
+
+def write_hour(lake: Lake) -> None:
+    """An hour of vehicles that drive in circles around a city."""
+    lake.create()
+    count = HOUR_S // STEP_S
+    at = np.tile(np.arange(count), VEHICLES)
+    vehicle = np.repeat(np.arange(VEHICLES), count)
+    angle = at * STEP_S * 12 / 3_000 + vehicle
+    radius = 0.01 + 0.08 * (vehicle % 97) / 97
+    moments = np.datetime64(START.replace(tzinfo=None), "us") + (at * STEP_S * 1_000_000 + vehicle % 10_000).astype(
+        "timedelta64[us]"
+    )
+    known = {
+        "tenant": ["acme"] * len(at),
+        "region": ["eu"] * len(at),
+        "device": [f"eu-{one:05}" for one in vehicle.tolist()],
+        "epoch": np.full(len(at), 7),
+        "seq": at + 1,
+        "kind": ["position"] * len(at),
+        "device_time": moments,
+        "received_at": moments,
+        "ingested_at": moments,
+        "latitude": 53.55 + radius * np.sin(angle) * 0.6,
+        "longitude": 10.0 + radius * np.cos(angle),
+        "speed_mps": np.full(len(at), 12.0),
+        "device_date": [START.date()] * len(at),
+        "ingest_number": np.full(len(at), 1),
+        "content_bytes": np.full(len(at), 20),
+    }
+    columns = [
+        pa.array(known[field.name]).cast(field.type) if field.name in known else pa.nulls(len(at), field.type)
+        for field in RECORDS
+    ]
+    rows = pa.table(columns, schema=RECORDS)
+    commit_ingest(lake, write_data_files(lake.files("records"), rows, START), {})
+
+
+def paint() -> bool:
+    figures = []
+    with benchmark_folder("console") as folder, ExitStack() as stack:
+        where = DEMO
+        if not DEMO.is_file():
+            PageLake(folder).arrive()
+            where = folder / "lake"
+        url, _ = stack.enter_context(server(where))
+        made = stack.enter_context(browser())
+        httpx.get(url, timeout=60)
+        for path, name in NAVIGATION:
+            page = made.new_page(viewport={"width": 1280, "height": 800})
+            if page.goto(url + path).status != 404:
+                page.wait_for_timeout(300)
+                first_s = (
+                    page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
+                )
+                figures.append(limited(f"{name}: first paint, with its tables, s", first_s, "<=", 1.0, "{:.2f}"))
+            page.close()
+    return print_figures(f"First paint on the lake of {where if where == DEMO else 'two vehicles'}", figures)
+
+
+def sizes() -> bool:
+    scripts = sorted((STATIC / "assets").glob("*.js"))
+    kilobytes = {file: len(gzip.compress(file.read_bytes(), 9)) / 1000 for file in scripts}
+    largest = sorted(kilobytes.items(), key=lambda one: -one[1])[:4]
+    return print_figures(
+        "JavaScript, gzipped, with the worker; land is data and apart",
+        [
+            limited("all pages, kB", sum(kilobytes.values()), "<=", 500),
+            *(Figure(file.name.rpartition("-")[0], f"{size:,.0f}") for file, size in largest),
+        ],
+    )
+
+
+def memory() -> bool:
+    with benchmark_folder("console") as folder, ExitStack() as stack:
+        Lake(folder / "lake").create()
+        url, pid = stack.enter_context(server(folder / "lake", LIVE_DEVICES))
+        time.sleep(3)
+        httpx.get(url, timeout=60)
+        ends = threading.Event()
+        tabs = [threading.Thread(target=_tab, args=(url, ends), daemon=True) for _ in range(TABS)]
+        for tab in tabs:
+            tab.start()
+        time.sleep(MEMORY_S)
+        used = peak_mib(pid)
+        ends.set()
+    title = f"Server with {TABS} open streams of {LIVE_DEVICES:,} devices"
+    return print_figures(title, [limited("memory at most, MB", used * 1.048576, "<=", 150)])
+
+
+def _tab(url: str, ends: threading.Event) -> None:
+    try:
+        with httpx.stream("GET", f"{url}/live", timeout=60) as stream:
+            for _ in stream.iter_raw():
+                if ends.is_set():
+                    return
+    except httpx.HTTPError:
+        # the server ends before its tabs
+        return
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["serve"]:
+        serve_lake(sys.argv[2], int(sys.argv[3]))
+        return
+    parts = {"live": live, "replay": replay, "paint": paint, "sizes": sizes, "memory": memory}
+    sys.exit(run_parts(__doc__, parts))
+
+
+if __name__ == "__main__":
+    main()

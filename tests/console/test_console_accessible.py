@@ -1,0 +1,78 @@
+"""Every page: no violation of axe-core in light and dark, no horizontal scroll on a phone, all by the keyboard."""
+
+import re
+from pathlib import Path
+
+import httpx
+
+from console.app import PAGES
+from tests.console.conftest import Tab
+
+AXE = Path(__file__).parents[2] / "console" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+DAY = "start=2026-01-05T00:00Z&end=2026-01-05T12:00Z"
+ASKED = {"/replay": f"/replay?{DAY}", "/where": f"/where?{DAY}&circle=53.5503,10.0006,2500"}
+
+
+def examples(served):
+    """An address of each page: those with names in them are found by following links."""
+    patterns = {path: re.compile(re.sub(r"\{[^}]*\}", "[^/?]+", path)) for path in PAGES if path != "/replay/data"}
+    found: dict[str, str] = {}
+    waiting = [ASKED.get(path, path) for path in patterns if "{" not in path]
+    seen: set[str] = set()
+    while waiting and len(seen) < 60:
+        address = waiting.pop(0)
+        path = address.partition("?")[0]
+        pattern = next((name for name, made in patterns.items() if made.fullmatch(path)), None)
+        if path in seen or pattern is None or pattern in found:
+            continue
+        seen.add(path)
+        answer = httpx.get(served.url + address, timeout=30)
+        if answer.status_code == 200:
+            found[pattern] = address
+            waiting += [ASKED.get(link, link) for link in re.findall(r'href="(/[^"#]*)"', answer.text)]
+    return found
+
+
+def test_no_page_has_a_violation_or_scrolls_sideways_on_a_phone(browser, served):
+    addresses = examples(served)
+    assert {path for path in PAGES if "{" not in path} - {"/replay/data"} <= addresses.keys()
+    source, violations, wide = AXE.read_text(encoding="utf-8"), [], []
+    page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
+    tab = Tab(page, served.url)
+    for address in addresses.values():
+        tab.open(served.url + address)
+        # the strict CSP refuses a script tag
+        page.evaluate(f"() => {{ {source} }}")
+        for scheme in ("dark", "light"):
+            page.emulate_media(color_scheme=scheme)
+            found = page.evaluate(
+                "async () => (await axe.run(document, {resultTypes: ['violations']})).violations"
+                ".map(one => `${one.id}: ${one.nodes.map(node => node.html).slice(0, 2)}`)"
+            )
+            violations += [f"{address} {scheme} {one}" for one in found]
+        if page.evaluate("() => document.documentElement.scrollWidth > innerWidth"):
+            wide.append(address)
+        page.emulate_media(color_scheme="dark")
+    page.close()
+    assert violations == []
+    assert wide == []
+    assert tab.faults == []
+
+
+def test_the_keyboard_reaches_the_map_its_tools_and_the_tables(served, tab):
+    tab.open(served.url + ASKED["/where"])
+    reached = []
+    for _ in range(45):
+        tab.page.keyboard.press("Tab")
+        reached.append(
+            tab.page.evaluate(
+                "() => { const e = document.activeElement;"
+                " return e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.textContent.trim() }"
+            )
+        )
+    for name in ("Skip to content", "Zoom in", "Map", "Draw a box", "t-devices", "t-visits"):
+        assert name in reached, (name, reached)
+    tab.page.get_by_label("Map", exact=True).focus()
+    before = tab.page.evaluate("() => document.querySelector('[data-island]').waybillMap.getZoom()")
+    tab.page.keyboard.press("-")
+    tab.wait_for(f"return document.querySelector('[data-island]').waybillMap.getZoom() < {before} - 0.5")
