@@ -31,6 +31,9 @@ from console.health.checks import BILL_COLUMNS, Check, Health, Outcome, bill_sta
 from console.health.running import check_canary, check_registered, link_lags
 from console.page import as_json
 from console.pages import health as pages
+from gateway.canary.config import Hop
+from gateway.canary.ledger import HopColour
+from gateway.canary.status import CanaryStatus, HopStatus
 from geo.replication.verification import LinkState, Observation
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, address, document
 from tests.console.conftest import NOW, console_of
@@ -289,6 +292,16 @@ def test_a_damaged_old_or_foreign_status_of_a_canary_is_unknown(damage):
     state = state_of(PLACE, Answer(canary(**damage)), NOW)
     assert check_canary(state).outcome is UNKNOWN
     assert "red" not in state.colours
+
+
+def test_the_status_that_the_canary_program_serves_is_read_whole():
+    colours = dict(zip(Hop, (*HopColour, *HopColour), strict=False))
+    hops = tuple(HopStatus(hop=hop, colour=colour) for hop, colour in colours.items())
+    asked = {"region": "eu", "device": "canary/canary-eu", "asked_s": NOW.timestamp(), "sent": 3, "not_sent": ""}
+    said = json.loads(CanaryStatus(**asked, hops=hops).model_dump_json())
+    state = state_of(PLACE, Answer(said), NOW)
+    assert {hop: state.hop(hop.value).colour for hop in Hop} == {hop: one.value for hop, one in colours.items()}
+    assert {*HOPS} == {one.value for one in Hop}
 
 
 def test_a_red_hop_is_wrong_even_if_others_are_unknown():
