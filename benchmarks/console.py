@@ -7,6 +7,7 @@ hour of 1,000 vehicles at 60×. `paint`: the first useful paint of each page. `s
 
 import gzip
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -158,6 +159,18 @@ def longest_of_each_second(tasks: list[tuple[float, float]]) -> list[float]:
     return [*longest.values()]
 
 
+def first_paint_s(page: Any) -> float:
+    """Seconds from the request to the first text or picture; infinite if nothing was painted for 10 s."""
+    for _ in range(100):
+        entries = page.evaluate(
+            "() => performance.getEntriesByName('first-contentful-paint').map(one => one.startTime)"
+        )
+        if entries:
+            return float(entries[0]) / 1000
+        time.sleep(0.1)
+    return math.inf
+
+
 # The parts.
 
 
@@ -286,11 +299,9 @@ def paint() -> bool:
         for path, name in NAVIGATION:
             page = made.new_page(viewport={"width": 1280, "height": 800})
             if page.goto(url + path).status != 404:
-                page.wait_for_timeout(300)
-                first_s = (
-                    page.evaluate("() => performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000
+                figures.append(
+                    limited(f"{name}: first paint, with its tables, s", first_paint_s(page), "<=", 1.0, "{:.2f}")
                 )
-                figures.append(limited(f"{name}: first paint, with its tables, s", first_s, "<=", 1.0, "{:.2f}"))
             page.close()
     return print_figures(f"First paint on the lake of {where if where == DEMO else 'two vehicles'}", figures)
 
