@@ -43,6 +43,7 @@ unit: python  ## The tests that need no server
 
 # a process has one Spark: where executors are started, no other test may have started it
 nightly: setup package-tools  ## The long forms of the proofs
+	@deploy/bootstrap.sh verapdf
 	@$(PYTEST) -m "nightly and not own_servers" --timeout 7200
 	@$(PYTEST) -m "nightly and own_servers" --timeout 7200
 

@@ -135,25 +135,78 @@ install_pulsar() {
   rm -rf "$unpacked" "$CACHE/download"
 }
 
-# --- the published rules of EN 16931 and the schema of UBL, which the tests hold every invoice against ------------------
+# --- the published rules of EN 16931 and the schemas of UBL and CII, which the tests hold every invoice against ---------
 EN16931_JARS=(
   com.helger.phive.rules:phive-rules-en16931:3.2.15
   com.helger.ubl:ph-ubl21:9.0.2
   com.helger.xsd:ph-xsds-ccts-cct-schemamodule:3.0.0
+  com.helger.cii:ph-cii-d16b:4.0.0
 )
 EN16931_SHA512=(
   267b01e378e8691d32f10b93860a15fe2f87f8ce24e534206fb90131246aa4e361d8975d99baf88ad4e660bf2042621f7a4c59104cff0b7a0123a8560aeb809a
   6bb6323a305bce12ab48a84f081300079d1f721abb9dec52e088a16a8b580ac08577115f44d1462723976d2a65a361b475c5a29dd4d8bf58e159a9c6bc3ce4b9
   3e77b32539defeb38b7e8d9e8c783fb566f00844fb72ef11ba060c87eddaf6c1241bbf89edb084b1f51020d98059bfaa1b3f845f87833e1d7312ee1f35e9014d
+  3d7e1ce61291cd95d792bb657452ad6ef47f1ceda8c06ae9751c7ec1f12aa6cff96b9bd6cefee8db1fce0b828bb604bae09085f3c04dccd1bf0605d42a1c6f47
 )
 
 install_invoice_rules() {
   local folder="$CACHE/en16931" at work
   [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${EN16931_JARS[*]}" ] && return
-  say "fetching the rules of EN 16931 through Maven (5 MB, once)"
+  say "fetching the rules of EN 16931 through Maven (6 MB, once)"
   work=$(mktemp -d "$CACHE/en16931.XXXXXX")
   for at in "${!EN16931_JARS[@]}"; do fetch_artifact "${EN16931_JARS[at]}" "${EN16931_SHA512[at]}" "$work"; done
   echo "${EN16931_JARS[*]}" > "$work/.artifacts"
+  chmod 755 "$work"
+  rm -rf "$folder"
+  # where another clone was quicker, its files are the same
+  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
+}
+
+# --- veraPDF, with which a nightly test checks that invoices are PDF/A-3; it needs a JDK --------------------------------
+VERAPDF_JARS=(
+  org.verapdf:core:1.28.2
+  org.verapdf:feature-reporting:1.28.2
+  com.fasterxml.jackson.core:jackson-annotations:2.15.0
+  com.fasterxml.jackson.core:jackson-core:2.15.0
+  com.fasterxml.jackson.core:jackson-databind:2.15.0
+  javax.activation:javax.activation-api:1.2.0
+  javax.xml.bind:jaxb-api:2.4.0-b180830.0359
+  com.sun.xml.bind:jaxb-core:2.3.0.1
+  com.sun.xml.bind:jaxb-impl:2.3.2
+  org.verapdf:metadata-fixer:1.28.2
+  org.verapdf:parser:1.28.2
+  org.verapdf:pdf-model:1.28.2
+  org.mozilla:rhino:1.7.13
+  net.java.dev.stax-utils:stax-utils:20070216
+  org.verapdf:validation-model:1.28.2
+  org.verapdf:verapdf-xmp-core:1.28.2
+)
+VERAPDF_SHA512=(
+  2dec3aa55f6c95fa9fc0103d65d7b1248d20b6c623f50dbab35619260b668732e355854b65e725cf5f9fa79c14d06c974f8437c9997c8600c8713e4c945f719d
+  9859da76f6e73b6578f7110d65ca3671d1feb211ffb0dc6561e7f8cc5472ffdd95efb5c669a3c7f2f0a417af9cc8726df36e297e30ca6edc7fc5887cb385f7bf
+  a35abe45ffd708ec5f312e293026f564b405ea82ba7e999783c65e9172095761ba52229949572bb8ee10a264050f486d0ef334a9eab2c77be359fcb1788f393f
+  8cff3de29dfd4a4869b4fcf018771f11313845ed67dfd08518dd668f2a818bbff6532a1737dd10a5a20b1f27fd4705a0b9ee32adad06c7087ca0ab2b81f2164b
+  2e71b6bda082a09f1c85c783896d13dc68dc818f1cb02e773a1569890b0daef8ea6ab4d863f465681fe07525eb9773d37ff2bd7eff6ba4f05b736d50c471e124
+  8ee0db43ae402f0079a836ef2bff5d15160e3ff9d585c3283f4cf474be4edd2fcc8714d8f032efd72cae77ec5f6d304fc24fa094d9cdba5cf72966cc964af6c9
+  1d9e270e7ae1ab6bf3ad8c85b044096a58716180daeb9ffa181230b1d8862812954d4d2d3162b24cb2f1c947e998a186581259094e05ad875416488ca7dc3932
+  fda51767b175ab5b12c7438b9a11873fe570fa4b5ffa2c3d10eebca9d1dcada6a8ff2d287ac76017c6a546e1f5cb02988fb7e2fac32a4a95ad443e1a1b4ade35
+  bd45fb0d3fe3723375d712727002c63e5df518b7bde54a0bc6941757f73ce575b93b89872db615a97e80da96eb760f650cbcc4477204a5e028c7b3530e9322c6
+  5da6cfcadf1116c8e88c296c00e409c44bf2467eaba8c9201ac7cd8df1f0df9ef624d9e73b9e1d088973bf0fff102c37537db2cf69de6e28b9bde9cd06165993
+  f5923276413a5cca9b4f7d5754f3733a0797f75121a41fd00f790340b1fdc826072a0eaae1ad352d771f490a4105401c55ee12810788a792b87de0b26cd14705
+  71a8295d3f7d2f6ae26e879fae31fc482dc4d2cfe8965f51ee0d16b2f9346c78a28c790c637b1e78e76a89a1dc31e7f6582d8eb1433bbc2bb3e470791219de33
+  d153b23442775e45582dfd45eebce31264a9c8862b8630f6d4da311a9320adf64167e74812e70171e921918b0ab5a9d4b33e1187bd27258562d6c98cb5848d77
+  03b834f275c4d3819ee2926f4e54bf6c0355a4045711592b5a3b5e74cd92bed3c7d607c92091711c4d233fd7c771477158819e475c71d2f1c9265f3d11933ea0
+  dbede574858eda9647df868fce4ab1f253b9eac0d387b7327b91dc8755474db359cb86e02c4313e176688bd13b16fe5f5f124c94086b4f8c8b818c262abafc1d
+  5d124f87b7c2bbb2b02f1c5a50920ee7be19958b7718403b529dddda45311e16f4dcdc8214b5610fd9a71669a8f74497c8652f0bc5df689c6c5ddee9f2ede536
+)
+
+install_verapdf() {
+  local folder="$CACHE/verapdf" at work
+  [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${VERAPDF_JARS[*]}" ] && return
+  say "fetching veraPDF through Maven (9 MB, once)"
+  work=$(mktemp -d "$CACHE/verapdf.XXXXXX")
+  for at in "${!VERAPDF_JARS[@]}"; do fetch_artifact "${VERAPDF_JARS[at]}" "${VERAPDF_SHA512[at]}" "$work"; done
+  echo "${VERAPDF_JARS[*]}" > "$work/.artifacts"
   chmod 755 "$work"
   rm -rf "$folder"
   # where another clone was quicker, its files are the same
@@ -238,8 +291,9 @@ case "${1:-all}" in
   console) build_console ;;
   pulsar) install_pulsar ;;
   invoice-rules) mkdir -p "$CACHE"; install_invoice_rules ;;
+  verapdf) mkdir -p "$CACHE"; install_verapdf ;;
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
   all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; build_console; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool ;;
-  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, delta, package-tools, or nothing for all)" ;;
+  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, package-tools, or nothing for all)" ;;
 esac

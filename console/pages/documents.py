@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, files_of, presentation
+from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, files_of
+from cloud_jobs.billing.documents.presentation import Presentation
 from cloud_jobs.billing.rating import ChargeKind
 from cloud_jobs.billing.register.documents_of import IssuedAgain
 from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.looks import look_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
@@ -58,7 +60,7 @@ VEHICLES: Final = (
 )
 VAT: Final = tuple(
     Column(key, title, Kind.MONEY if key != "category" else Kind.TEXT)
-    for key, title in zip(("category", "rate", "taxable", "tax"), presentation.VAT_COLUMNS, strict=True)
+    for key, title in (("category", "VAT category"), ("rate", "Rate"), ("taxable", "Taxable amount"), ("tax", "VAT"))
 )
 CHECKS: Final = (
     Column("what", "What"),
@@ -128,14 +130,16 @@ def document_page(console: Console, query: Query, place: Place) -> Page:
     """The page of a document at a place."""
     entry = console.bills.entry(query.viewer, place.number)
     document = console.bills.issued(place.number).document
-    lines = tuple(_lines(document, place, query.zone))
+    # the page is in English, whatever the language of the PDF is
+    show = Presentation(document, look_of(console.lake.lake, document, "en"))
+    lines = tuple(_lines(document, show, place, query.zone))
     return Page(
         path=place.base,
-        title=presentation.heading(document),
+        title=show.heading,
         tables=(
             Table("lines", "Lines", LINES, lines, note=_cut(len(document["lines"]), MAX_LINES, "lines", place)),
-            _vat(document),
-            _vehicles(document, place, query.zone),
+            _vat(show),
+            _vehicles(document, show, place, query.zone),
         ),
         facts=tuple(_facts(document, entry)),
         template="document.html",
@@ -144,14 +148,14 @@ def document_page(console: Console, query: Query, place: Place) -> Page:
             "entry": entry,
             "payer_href": address("bills", entry.key.payer, zone=query.zone),
             "invoice_href": _preceding(document, query.zone),
-            "seller": presentation.party(document, "seller"),
-            "buyer": presentation.party(document, "buyer"),
-            "printed": presentation.facts_of(document),
-            "payment": presentation.payment(document),
-            "totals": presentation.totals(document),
-            "remarks": presentation.remarks(document),
-            "provenance": presentation.provenance(document),
-            "groups": [*_groups(document, lines)],
+            "seller": show.party("seller"),
+            "buyer": show.party("buyer"),
+            "printed": show.facts,
+            "payment": show.payment,
+            "totals": show.totals,
+            "remarks": show.remarks,
+            "provenance": " ".join(show.provenance),
+            "groups": [*_groups(show, lines)],
             "files": [(form.name, place.file(suffix)) for suffix, (form, _) in FORMS.items()],
         },
     )
@@ -183,9 +187,9 @@ def _preceding(document: Document, zone: str) -> str:
     return address("documents", preceding["preceding_invoice_reference"], zone=zone) if preceding else ""
 
 
-def _lines(document: Document, place: Place, zone: str) -> Iterator[Row]:
+def _lines(document: Document, show: Presentation, place: Place, zone: str) -> Iterator[Row]:
     """The lines in the order of the document, with the texts that it prints."""
-    printed = (row for group in presentation.line_groups(document) for row in group.rows)
+    printed = (row for group in show.line_groups for row in group.rows)
     for line, texts in islice(zip(document["lines"], printed, strict=True), MAX_LINES):
         number = line["invoice_line_identifier"]
         yield {
@@ -203,45 +207,48 @@ def _lines(document: Document, place: Place, zone: str) -> Iterator[Row]:
         }
 
 
-def _groups(document: Document, lines: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _groups(show: Presentation, lines: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """The lines under the heading of their account and region, as printed."""
     at = 0
-    for group in presentation.line_groups(document):
+    for group in show.line_groups:
         rows = lines[at : at + len(group.rows)]
         at += len(group.rows)
         if rows:
             yield {"heading": group.heading, "rows": rows, "net_amount": group.net_amount}
 
 
-def _vat(document: Document) -> Table:
+def _vat(show: Presentation) -> Table:
     keys = [column.key for column in VAT]
-    rows = [dict(zip(keys, row, strict=True)) for row in presentation.vat_rows(document)]
+    rows = [dict(zip(keys, row, strict=True)) for row in show.vat_rows]
     return Table("vat", "VAT", VAT, tuple(rows))
 
 
-def _vehicles(document: Document, place: Place, zone: str) -> Table:
+def _vehicles(document: Document, show: Presentation, place: Place, zone: str) -> Table:
     """The annex: each vehicle's part of each line."""
-    kinds = {line["invoice_line_identifier"]: line["kind"] for line in document["lines"]}
+    line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
 
-    def row(source: tuple[Mapping[str, Any], tuple[str, ...]]) -> Row:
-        entry, texts = source
-        is_usage = kinds[entry["line"]] == ChargeKind.USAGE.value
+    def row(entry: dict[str, Any]) -> Row:
+        line = line_of[entry["line"]]
+        _, item, quantity, _, _, amount = show.part(line, entry)
+        is_usage = line["kind"] == ChargeKind.USAGE.value
         device = {"tenant": entry["tenant"], "device": entry["device"]}
         return {
             "line": entry["line"],
-            "vehicle": texts[1],
-            "item": texts[2],
-            "quantity": texts[3],
+            "vehicle": show.vehicle(f"{entry['tenant']}/{entry['device']}")
+            if entry["device"]
+            else line["account_name"],
+            "item": item,
+            "quantity": quantity,
             "rows": entry["metered"]["rows"] if entry["metered"] else 0,
-            "net_amount": texts[5],
+            "net_amount": amount,
             "net_minor": entry["amount_minor"],
             **device,
             "href": place.href("lines", str(entry["line"]), **device, zone=zone) if is_usage else "",
         }
 
-    pairs = zip(document["annex"][:MAX_VEHICLES], presentation.annex_rows(document), strict=False)
+    entries = document["annex"][:MAX_VEHICLES]
     note = _cut(len(document["annex"]), MAX_VEHICLES, "parts", place)
-    return Table.of("vehicles", "Each vehicle's part", VEHICLES, pairs, row, note=note, empty="no vehicle has a part")
+    return Table.of("vehicles", "Each vehicle's part", VEHICLES, entries, row, note=note, empty="no vehicle has a part")
 
 
 def _cut(count: int, shown: int, what: str, place: Place) -> str:
@@ -260,7 +267,7 @@ def file_of(console: Console, query: Query, number: str) -> Download:
     form, media_type = found
     console.bills.entry(query.viewer, number)
     made = console.bills.issued(number).document
-    [(name, content)] = files_of(made, [form]).items()
+    [(name, content)] = files_of(made, [form], look_of(console.lake.lake, made)).items()
     # a PDF or UBL that cannot be made is an error before the first byte
     body = DocumentContent(made, form) if form in (Form.CSV, Form.JSON) else [bytes(content)]
     return Download(name, media_type, body)

@@ -12,10 +12,13 @@ from pydantic import Field, StringConstraints, model_validator
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
     Address,
+    Colour,
     Contract,
     Currency,
     Iban,
     Id,
+    Language,
+    Logo,
     Number,
     PaymentMeans,
     Percent,
@@ -83,7 +86,10 @@ class Payment(Contract):
 
 
 class LegalEntity(Contract):
-    """One version of a seller. `number_prefix` and a counter without gaps make the numbers of its documents."""
+    """One version of a seller. `number_prefix` and a counter without gaps make the numbers of its documents.
+
+    `logo`, `colour`: of its printed documents.
+    """
 
     id: Id
     effective_from: Moment
@@ -95,6 +101,8 @@ class LegalEntity(Contract):
     number_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9][A-Z0-9-]{0,15}$")]
     payment: Payment
     payment_days: int = Field(default=30, ge=0, le=365, strict=True)
+    logo: Logo | None = None
+    colour: Colour | None = None
 
     @model_validator(mode="after")
     def _known_to_the_tax_office(self) -> Self:
@@ -117,7 +125,10 @@ class DoubtBounds(Contract):
 
 
 class Payer(Contract):
-    """The part of an account that gets invoices: one seller, currency and time zone for itself and its children."""
+    """The part of an account that gets invoices: one seller, currency and time zone for itself and its children.
+
+    `language`: of printed documents; None: that of the seller's country, or English.
+    """
 
     legal_entity: Id
     currency: Currency
@@ -126,6 +137,7 @@ class Payer(Contract):
     vat: Vat
     vat_id: VatId | None = None
     buyer_reference: Text | None = None
+    language: Language | None = None
     doubts: DoubtBounds = DoubtBounds()
 
     @model_validator(mode="after")
@@ -137,13 +149,17 @@ class Payer(Contract):
 
 
 class Assignment(Contract):
-    """A device that an account pays for, from `begin` until `end` (excluded; None: no end)."""
+    """A device that an account pays for, from `begin` until `end` (excluded; None: no end).
+
+    `name`: what people call the vehicle, such as its number plate; documents print it beside the id.
+    """
 
     tenant: WireName
     device: WireName
     region: WireName
     begin: Moment
     end: Moment | None = None
+    name: Text | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

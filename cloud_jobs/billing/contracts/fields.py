@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -140,6 +142,32 @@ def _without_spaces(given: Any) -> Any:
     return given.replace(" ", "") if isinstance(given, str) else given
 
 
+def _without_white_space(given: Any) -> Any:
+    return "".join(given.split()) if isinstance(given, str) else given
+
+
+MAX_LOGO_BYTES: Final = 48 << 10
+MAX_LOGO_PIXELS: Final = 2_000
+"""On each side."""
+
+
+def _picture(text: str) -> str:
+    # most contracts have no picture
+    from PIL import Image  # noqa: PLC0415
+
+    try:
+        content = base64.b64decode(text, validate=True)
+        if len(content) > MAX_LOGO_BYTES:
+            raise ValueError(f"it has {len(content)} bytes, and {MAX_LOGO_BYTES} are allowed")
+        with Image.open(io.BytesIO(content), formats=["PNG", "JPEG"]) as picture:
+            if max(picture.size) > MAX_LOGO_PIXELS:
+                raise ValueError(f"it has {picture.width} x {picture.height} pixels; each side may have 2000")
+            picture.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"no PNG or JPEG in base64 that a document can show: {str(error)[:100]}") from error
+    return text
+
+
 def _no_truth_value(given: Any) -> Any:
     if isinstance(given, bool):
         raise ValueError("a number is needed, not true or false")
@@ -171,6 +199,11 @@ Amount = Annotated[Number, Field(ge=0), AfterValidator(abs)]
 UnitAmount = Annotated[Amount, Field(le=1_000_000_000)]
 """The cost of one unit; no currency needs more for a kilometre, an hour or a byte."""
 Percent = Annotated[Amount, Field(le=100)]
+Language = Literal["de", "en", "fr", "ja"]
+"""A language of printed documents; each has a file of texts."""
+Colour = Annotated[str, StringConstraints(pattern=r"^#[0-9a-f]{6}$")]
+Logo = Annotated[str, BeforeValidator(_without_white_space), AfterValidator(_picture)]
+"""A PNG or JPEG in base64."""
 Iban = Annotated[
     str,
     BeforeValidator(_without_spaces),

@@ -230,7 +230,7 @@ class PayerParts:
             text = f"account {account!r} buys from the legal entity {name!r}, which is not in force at the period's end"
             self.faults.append(ContractFault(text, ("account", account), missing=("legal_entity", name)))
             return None
-        seller: LegalEntity = known(LegalEntity, found.body)
+        seller = _seller(found.body)
         if not seller.vat_id and (rule := NEEDS_SELLERS_VAT_ID.get(category)):
             text = (
                 f"account {account!r} is charged VAT of category {category}, for which its seller, the legal entity "
@@ -263,6 +263,14 @@ class PayerParts:
         if found:
             self._publications[found.publication_id] = found.body
         return found
+
+
+# few sellers, shared by many payers
+@lru_cache(maxsize=256)
+def _seller(body: str) -> LegalEntity:
+    """Without the logo, which no executor needs."""
+    made: LegalEntity = known(LegalEntity, body)
+    return made.model_copy(update={"logo": None})
 
 
 # few long price lists, shared by many payers

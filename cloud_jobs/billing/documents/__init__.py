@@ -11,6 +11,7 @@ from cloud_jobs.billing.documents.canonical import (
     head,
     read_document,
 )
+from cloud_jobs.billing.documents.cii import to_cii
 from cloud_jobs.billing.documents.document import (
     CertificateSummary,
     DocumentType,
@@ -31,9 +32,11 @@ from cloud_jobs.billing.documents.forms import (
     to_pdf,
     write_documents,
 )
+from cloud_jobs.billing.documents.look import PLAIN, Look
 from cloud_jobs.billing.documents.ubl import to_ubl
 
 __all__ = [
+    "PLAIN",
     "CertificateSummary",
     "Document",
     "DocumentContent",
@@ -41,6 +44,7 @@ __all__ = [
     "DocumentType",
     "Form",
     "InvoicingPeriod",
+    "Look",
     "MissingFact",
     "NotWritten",
     "PrecedingInvoice",
@@ -56,6 +60,7 @@ __all__ = [
     "files_of",
     "head",
     "read_document",
+    "to_cii",
     "to_csv",
     "to_pdf",
     "to_ubl",

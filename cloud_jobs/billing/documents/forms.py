@@ -14,8 +14,10 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cloud_jobs.billing.documents import presentation
 from cloud_jobs.billing.documents.canonical import Document, NotWritten, canonical_pieces
+from cloud_jobs.billing.documents.cii import to_cii
+from cloud_jobs.billing.documents.look import ENGLISH, PLAIN, Look
+from cloud_jobs.billing.documents.presentation import Presentation
 from cloud_jobs.billing.documents.ubl import to_ubl
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_text
 from cloud_jobs.terminal import Column, FittedTable, spreadsheet_text
@@ -23,50 +25,56 @@ from waybill.daemon.durable_file import create_durably
 
 # A document as Rich tables.
 
-_QUANTITY: Final = Column("Quantity", right=True, folds=True)
+
+def document_table(document: Document, look: Look = ENGLISH) -> RenderableType:
+    """Parties and dates, lines with sub-totals, tax and totals; no annex. In English: other tables are, too."""
+    show = Presentation(document, look)
+    small = (Text(text, style="dim") for text in (*show.remarks, *show.provenance))
+    incomplete = [_incomplete(show)] if show.incomplete_rows else []
+    return Group(_facts(show), _lines(show), _totals(show), *incomplete, *small)
 
 
-def document_table(document: Document) -> RenderableType:
-    """Parties and dates, lines with sub-totals, tax and totals; no annex."""
-    small = (Text(text, style="dim") for text in (*presentation.remarks(document), presentation.provenance(document)))
-    incomplete = [_incomplete(document)] if presentation.incomplete_rows(document) else []
-    return Group(_facts(document), _lines(document), _totals(document), *incomplete, *small)
-
-
-def _incomplete(document: Document) -> FittedTable:
-    table = FittedTable(*map(Column.text, presentation.INCOMPLETE_COLUMNS))
-    for row in presentation.incomplete_rows(document):
+def _incomplete(show: Presentation) -> FittedTable:
+    table = FittedTable(*map(Column.text, show.incomplete_columns))
+    for row in show.incomplete_rows:
         table.add(*row)
     return table
 
 
-def _facts(document: Document) -> FittedTable:
-    table = FittedTable(Column.text(""), Column.text(""), title=presentation.heading(document))
-    for role, label in (("seller", "From"), ("buyer", "To")):
-        table.add(label, ", ".join(presentation.party(document, role)))
-    for label, text in (*presentation.facts_of(document), *presentation.payment(document)):
+def _facts(show: Presentation) -> FittedTable:
+    table = FittedTable(Column.text(""), Column.text(""), title=show.heading)
+    for role in ("seller", "buyer"):
+        table.add(show.language.say(f"party.{role}"), ", ".join(show.party(role)))
+    for label, text in (*show.facts, *show.payment):
         table.add(label, text)
     return table
 
 
-def _lines(document: Document) -> FittedTable:
-    folding = {"Item": Column.text("Item"), "Price": Column.text("Price"), "Quantity": _QUANTITY}
-    table = FittedTable(*(folding.get(name) or Column.number(name) for name in presentation.LINE_COLUMNS))
-    for group in presentation.line_groups(document):
+def _lines(show: Presentation) -> FittedTable:
+    number, item, vehicles, quantity, price, amount = show.line_columns
+    table = FittedTable(
+        Column.number(number),
+        Column.text(item),
+        Column.number(vehicles),
+        Column(quantity, right=True, folds=True),
+        Column.text(price),
+        Column.number(amount),
+    )
+    for group in show.line_groups:
         table.add("", Text(group.heading, style="bold"))
         for row in group.rows:
             table.add(*row)
-        table.add("", "Sub-total", "", "", "", Text(group.net_amount, style="bold"))
+        table.add("", show.language.say("line.subtotal"), "", "", "", Text(group.net_amount, style="bold"))
         table.add_section()
     return table
 
 
-def _totals(document: Document) -> FittedTable:
-    table = FittedTable(Column.text(""), Column.number(""), title=presentation.watermark(document))
-    for category, rate, taxable, tax in presentation.vat_rows(document):
-        table.add(f"VAT {category}, {rate} of {taxable}", tax)
+def _totals(show: Presentation) -> FittedTable:
+    table = FittedTable(Column.text(""), Column.number(""), title=show.watermark)
+    for category, rate, taxable, tax in show.vat_rows:
+        table.add(show.language.say("total.vat_line", category=category, rate=rate, amount=taxable), tax)
     table.add_section()
-    for label, text in presentation.totals(document):
+    for label, text in show.totals:
         table.add(label, Text(text, style="bold"))
     return table
 
@@ -189,11 +197,11 @@ def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) 
         raise NotWritten(f"not all files could be written into {folder}: {error}") from error
 
 
-def to_pdf(document: Document) -> bytes:
+def to_pdf(document: Document, look: Look = PLAIN) -> bytes:
     """See `pdf`. Raises UnusableText."""
     from cloud_jobs.billing.documents.pdf import to_pdf as made  # noqa: PLC0415
 
-    return made(document)
+    return made(document, look)
 
 
 class Form(StrEnum):
@@ -201,19 +209,21 @@ class Form(StrEnum):
     PDF = "pdf"
     CSV = "csv"
     UBL = "ubl"
+    CII = "cii"
 
 
-def _json(document: Document) -> Iterator[bytes]:
+def _json(document: Document, _: Look) -> Iterator[bytes]:
     for piece in canonical_pieces(document):
         yield piece.encode()
     yield b"\n"
 
 
-_MADE: Final[Mapping[Form, tuple[str, Callable[[Document], Iterable[bytes]]]]] = {
+_MADE: Final[Mapping[Form, tuple[str, Callable[[Document, Look], Iterable[bytes]]]]] = {
     Form.JSON: (".json", _json),
-    Form.PDF: (".pdf", lambda document: [to_pdf(document)]),
-    Form.CSV: (".csv", to_csv),
-    Form.UBL: (".xml", lambda document: [to_ubl(document)]),
+    Form.PDF: (".pdf", lambda document, look: [to_pdf(document, look)]),
+    Form.CSV: (".csv", lambda document, _: to_csv(document)),
+    Form.UBL: (".xml", lambda document, _: [to_ubl(document)]),
+    Form.CII: (".cii.xml", lambda document, _: [to_cii(document)]),
 }
 
 
@@ -221,22 +231,23 @@ _MADE: Final[Mapping[Form, tuple[str, Callable[[Document], Iterable[bytes]]]]] =
 class DocumentContent:
     """The bytes of a document in one form, generated piece by piece on each iteration: the whole may not fit in memory.
 
-    Iterating raises NotIssued for the UBL of a draft, before the first piece.
+    `look` changes the PDF alone. Iterating raises NotIssued for the UBL or CII of a draft, before the first piece.
     """
 
     document: Document
     form: Form
+    look: Look = PLAIN
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(_MADE[self.form][1](self.document))
+        return iter(_MADE[self.form][1](self.document, self.look))
 
     def __bytes__(self) -> bytes:
         return b"".join(self)
 
 
-def files_of(document: Document, forms: Collection[Form]) -> dict[str, DocumentContent]:
+def files_of(document: Document, forms: Collection[Form], look: Look = PLAIN) -> dict[str, DocumentContent]:
     """The files of a document by name: its number, or payer and moment of a preview, and the suffix of each form."""
-    return {f"{_file_name(document)}{_MADE[form][0]}": DocumentContent(document, form) for form in forms}
+    return {f"{_file_name(document)}{_MADE[form][0]}": DocumentContent(document, form, look) for form in forms}
 
 
 def _file_name(document: Document) -> str:

@@ -1,222 +1,378 @@
-"""The texts of a document for people, in order; PDF and terminal lay them out."""
+"""The texts of a document for people, in order and in one language; PDF and terminal lay them out."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
-from cloud_jobs.billing.documents.canonical import Document
-from cloud_jobs.billing.documents.document import ALL_REGIONS, DocumentType
-from cloud_jobs.billing.units import Meter, amount_text, quantity_text
+from cloud_jobs.billing.documents.canonical import Document, Entry
+from cloud_jobs.billing.documents.document import (
+    CREDITED,
+    NOTHING_KNOWN,
+    NOTHING_USED,
+    PREVIEW_MARK,
+    DocumentType,
+)
+from cloud_jobs.billing.documents.look import PLAIN, Language, Look, applied_price
+from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, amount_text, exponent, quantity_text
 
 MAX_INCOMPLETE: Final = 20
 """The most incomplete devices of a preview that are shown; JSON and CSV have more."""
 MAX_ANNEX_ENTRIES: Final = 2000
-"""The most annex entries that are shown; the CSV has all."""
-
-LINE_COLUMNS: Final = ("Line", "Item", "Vehicles", "Quantity", "Price", "Net amount")
-ANNEX_COLUMNS: Final = ("Line", "Vehicle", "Item", "Quantity", "Rows", "Net amount")
-INCOMPLETE_COLUMNS: Final = ("Incomplete vehicle", "What is not known")
-VAT_COLUMNS: Final = ("VAT category", "Rate", "Taxable amount", "VAT")
-
-ROUNDED: Final = (
-    "Amounts are rounded once for each vehicle and price in the period, or once for all vehicles if an account pools"
-    " the price. Rounded amounts are divided over zones and regions, so a line may differ from its quantity times its"
-    " price by a few of the smallest units. The annex shows the part of each vehicle."
-)
-PROVISIONAL: Final = (
-    "Provisional: the sum has what the centre had metered at that moment. What is not known counts neither as zero nor"
-    " as usage. A minimum fee counts in full."
-)
-SIGNS: Final = {
-    DocumentType.CREDIT_NOTE: "Positive amounts are credited; negative amounts are charged and reduce the credit.",
-    DocumentType.DEBIT_NOTE: "Positive amounts are charged in addition to the invoice; negative amounts are credited.",
-}
-"""The meaning of the amounts of a note."""
+"""About the most annex entries that are shown, those of whole vehicles; the CSV has all."""
+_SUBTITLES: Final = {NOTHING_USED: "line.nothing_used", NOTHING_KNOWN: "line.nothing_known"}
 
 Fact = tuple[str, str]
 """A label and its text."""
+Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineGroup:
-    """The lines of one account and region, in the columns LINE_COLUMNS, and their sum."""
+    """The lines of one account and region, in `line_columns`, and their sum."""
 
     heading: str
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]
     net_amount: str
 
 
-def heading(document: Document) -> str:
-    if preview := document.get("preview"):
-        return f"{preview['mark']}: provisional, as of {preview['as_of']}"
-    kind = DocumentType(document["invoice_type_code"]).heading
-    return f"{kind} {document['invoice_number']}" if document["invoice_number"] else f"Draft of: {kind.lower()}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VehiclePart:
+    """A vehicle's parts of the lines, in `annex_columns`, and their sum; of an account, what no vehicle caused."""
+
+    name: str
+    rows: tuple[Row, ...]
+    net_amount: str
 
 
-def is_draft(document: Document) -> bool:
-    """A draft has no number, so nobody may ask for its amount."""
-    return document["invoice_number"] is None
+class Presentation:
+    """A document in a look. Amounts are exact, quantities of lines are rounded for people; the annex has exact ones."""
 
+    def __init__(self, document: Document, look: Look = PLAIN) -> None:
+        self._document = document
+        self._look = look
+        self.language: Final[Language] = look.of_seller_in(document["seller"]["seller_postal_address"]["country_code"])
+        self._currency: Final[str] = document["invoice_currency_code"]
+        self._say: Final = self.language.say
 
-def watermark(document: Document) -> str:
-    """The text across each page of a preview; "" for other documents."""
-    return str(document["preview"]["mark"]) if "preview" in document else ""
+    # Head.
 
+    @property
+    def heading(self) -> str:
+        if preview := self._document.get("preview"):
+            return self._say("type.preview_of", mark=self.watermark, moment=preview["as_of"])
+        kind = self._say(f"type.{self._document['invoice_type_code']}")
+        number = self._document["invoice_number"]
+        return self._say("type.number", type=kind, number=number) if number else self._say("type.draft", type=kind)
 
-def incomplete_rows(document: Document) -> list[tuple[str, str]]:
-    """The incomplete vehicles of a preview, in the columns INCOMPLETE_COLUMNS, and why its sum may change otherwise."""
-    if "preview" not in document:
-        return []
-    found = document["preview"]["incomplete"]
-    rows = [(one["device"], "; ".join(one["reasons"])) for one in found[:MAX_INCOMPLETE]]
-    rows += [("", reason) for reason in document["preview"]["reasons"]]
-    more = len(found) - MAX_INCOMPLETE
-    return [*rows, *([("", f"and {more:,} more vehicles; the JSON names them")] if more > 0 else [])]
+    @property
+    def draft_note(self) -> str:
+        """A draft has no number, so nobody may ask for its amount; "" for other documents."""
+        is_draft = self._document["invoice_number"] is None and "preview" not in self._document
+        return self._say("type.no_demand") if is_draft else ""
 
+    @property
+    def watermark(self) -> str:
+        """The text across each page of a preview; "" for other documents."""
+        preview = self._document.get("preview")
+        if preview is None:
+            return ""
+        mark = str(preview["mark"])
+        return self._say("type.preview") if mark == PREVIEW_MARK else mark
 
-def party(document: Document, role: str) -> list[str]:
-    """The lines of the address of the `seller` or the `buyer`."""
-    facts, address = document[role], document[role][f"{role}_postal_address"]
-    city = " ".join(part for part in (address["post_code"], address["city"]) if part)
-    found = [facts[f"{role}_name"], address["line"], city, address["country_code"]]
-    if facts[f"{role}_vat_identifier"]:
-        found.append(f"VAT id {facts[f'{role}_vat_identifier']}")
-    if facts.get(f"{role}_tax_registration_identifier"):
-        found.append(f"Tax registration {facts[f'{role}_tax_registration_identifier']}")
-    if facts.get(f"{role}_contact_point"):
-        found.append(facts[f"{role}_contact_point"])
-    return found
+    @property
+    def incomplete_columns(self) -> Row:
+        return self._say("incomplete.vehicle"), self._say("incomplete.unknown")
 
+    @property
+    def incomplete_rows(self) -> list[Row]:
+        """The incomplete vehicles of a preview, and why its sum may change otherwise."""
+        if "preview" not in self._document:
+            return []
+        found = self._document["preview"]["incomplete"]
+        rows: list[Row] = [(one["device"], "; ".join(one["reasons"])) for one in found[:MAX_INCOMPLETE]]
+        rows += [("", reason) for reason in self._document["preview"]["reasons"]]
+        more = len(found) - MAX_INCOMPLETE
+        said = self._say("incomplete.more", count=self.language.number(str(more)))
+        return [*rows, *([("", said)] if more > 0 else [])]
 
-def facts_of(document: Document) -> list[Fact]:
-    period, preceding = document["invoicing_period"], document["preceding_invoice"] or {}
-    start, end = period["invoicing_period_start_date"], period["invoicing_period_end_date"]
-    found = [
-        ("Issue date", document["invoice_issue_date"]),
-        ("Due date", document["payment_due_date"]),
-        ("Period", f"{start} to {end} ({period['time_zone']})"),
-        ("Customer", document["buyer"]["buyer_identifier"]),
-        ("Your reference", document["buyer_reference"]),
-        ("Corrects invoice", preceding.get("preceding_invoice_reference")),
-        ("of", preceding.get("preceding_invoice_issue_date")),
-        ("Reason", document["invoice_note"]),
-    ]
-    return [(label, text) for label, text in found if text]
+    def party(self, role: str) -> list[str]:
+        """The lines of the address of the `seller` or the `buyer`; the first is its name."""
+        facts, address = self._document[role], self._document[role][f"{role}_postal_address"]
+        city = " ".join(part for part in (address["post_code"], address["city"]) if part)
+        found = [facts[f"{role}_name"], address["line"], f"{city}, {address['country_code']}"]
+        if facts[f"{role}_vat_identifier"]:
+            found.append(self._say("party.vat_id", id=facts[f"{role}_vat_identifier"]))
+        if facts.get(f"{role}_tax_registration_identifier"):
+            found.append(self._say("party.tax_id", id=facts[f"{role}_tax_registration_identifier"]))
+        if facts.get(f"{role}_contact_point"):
+            found.append(facts[f"{role}_contact_point"])
+        return found
 
-
-def payment(document: Document) -> list[Fact]:
-    """How to pay; for a credit note, that nothing is to be paid."""
-    instructions = document["payment_instructions"]
-    if "preview" in document:
-        return [("Payment", "Nothing is to be paid for a preview.")]
-    if document["payment_terms"]:
-        return [("Payment", document["payment_terms"])]
-    found = [
-        ("IBAN", _in_fours(instructions["payment_account_identifier"])),
-        ("BIC", instructions["payment_service_provider_identifier"]),
-        ("Payable to", document["seller"]["seller_name"]),
-        ("Payment reference", instructions["remittance_information"]),
-    ]
-    return [(label, text) for label, text in found if text]
-
-
-def totals(document: Document) -> list[Fact]:
-    """The sums; the last one is the amount due or credited."""
-    currency, found = document["invoice_currency_code"], document["document_totals"]
-    credited = document["invoice_type_code"] == DocumentType.CREDIT_NOTE
-    last = "Amount so far" if "preview" in document else "Amount credited" if credited else "Amount due"
-    return [
-        ("Total without VAT", f"{found['invoice_total_amount_without_vat']['text']} {currency}"),
-        ("VAT", f"{found['invoice_total_vat_amount']['text']} {currency}"),
-        (last, f"{found['amount_due_for_payment']['text']} {currency}"),
-    ]
-
-
-def vat_rows(document: Document) -> list[tuple[str, ...]]:
-    return [
-        (
-            " – ".join(text for text in (vat["vat_category_code"], vat["vat_exemption_reason_text"]) if text),
-            "–" if vat["vat_category_rate"] is None else f"{vat['vat_category_rate']} %",
-            vat["vat_category_taxable_amount"]["text"],
-            vat["vat_category_tax_amount"]["text"],
-        )
-        for vat in document["vat_breakdown"]
-    ]
-
-
-def line_groups(document: Document) -> Iterator[LineGroup]:
-    for subtotal in document["subtotals"]:
-        lines = document["lines"][subtotal["first_line"] - 1 : subtotal["last_line"]]
-        yield LineGroup(
-            heading=f"{subtotal['account_name']} · {subtotal['region'] or ALL_REGIONS}",
-            rows=tuple(_line(line) for line in lines),
-            net_amount=subtotal["net_amount"]["text"],
+    @property
+    def facts(self) -> list[Fact]:
+        document, day = self._document, self.language.day
+        period, preceding = document["invoicing_period"], document["preceding_invoice"] or {}
+        start, end = period["invoicing_period_start_date"], period["invoicing_period_end_date"]
+        return self._facts(
+            issue_date=day(document["invoice_issue_date"]),
+            due_date=day(document["payment_due_date"]),
+            period=self._say("fact.days", first=day(start), last=day(end), zone=period["time_zone"]),
+            customer=document["buyer"]["buyer_identifier"],
+            reference=document["buyer_reference"],
+            corrects=preceding.get("preceding_invoice_reference"),
+            corrects_of=day(preceding.get("preceding_invoice_issue_date")),
+            reason=document["invoice_note"],
         )
 
+    def _facts(self, part: str = "fact", **values: str | None) -> list[Fact]:
+        return [(self._say(f"{part}.{name}"), text) for name, text in values.items() if text]
 
-def remarks(document: Document) -> list[str]:
-    signs = SIGNS.get(DocumentType(document["invoice_type_code"]))
-    rounded = any(line["quantity"] for line in document["lines"])
-    return [
-        *([PROVISIONAL] if "preview" in document else []),
-        *([signs] if signs else []),
-        *([ROUNDED] if rounded else []),
-    ]
+    @property
+    def payment(self) -> list[Fact]:
+        """How to pay; for a credit note, that nothing is to be paid."""
+        instructions, terms = self._document["payment_instructions"], self._document["payment_terms"]
+        if "preview" in self._document:
+            return [(self._say("payment.title"), self._say("payment.none"))]
+        if terms:
+            return [(self._say("payment.title"), self._say("payment.credited") if terms == CREDITED else terms)]
+        return self._facts(
+            "payment",
+            iban=_in_fours(instructions["payment_account_identifier"]),
+            bic=instructions["payment_service_provider_identifier"],
+            payable_to=self._document["seller"]["seller_name"],
+            remittance=instructions["remittance_information"],
+        )
 
+    # Sums.
 
-def annex_rows(document: Document) -> Iterator[tuple[str, ...]]:
-    """The vehicles' parts of the lines, in the columns ANNEX_COLUMNS; at most MAX_ANNEX_ENTRIES."""
-    line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
-    for entry in document["annex"][:MAX_ANNEX_ENTRIES]:
-        line = line_of[entry["line"]]
-        quantity, metered = "", entry["metered"]
-        if line["quantity"]:
-            quantity = f"{quantity_text(Meter(line['meter']), entry['quantity_base'])} {line['quantity']['unit']}"
-        yield (
+    def amount(self, text: str) -> str:
+        return f"{self.language.number(text)} {self._currency}"
+
+    @property
+    def totals(self) -> list[Fact]:
+        """The sums; the last one is the amount due or credited."""
+        found = self._document["document_totals"]
+        credited = self._document["invoice_type_code"] == DocumentType.CREDIT_NOTE
+        last = "total.so_far" if "preview" in self._document else "total.credited" if credited else "total.due"
+        return [
+            (self._say("total.net"), self.amount(found["invoice_total_amount_without_vat"]["text"])),
+            (self._say("total.vat"), self.amount(found["invoice_total_vat_amount"]["text"])),
+            (self._say(last), self.amount(found["amount_due_for_payment"]["text"])),
+        ]
+
+    @property
+    def due(self) -> Fact:
+        """The last of the totals, with the day until which it is to be paid."""
+        label, text = self.totals[-1]
+        day = self.language.day(self._document["payment_due_date"])
+        return self._say("total.due_by", date=day) if day else label, text
+
+    @property
+    def vat_columns(self) -> Row:
+        return tuple(self._say(f"vat.{name}") for name in ("category", "rate", "taxable", "tax"))
+
+    @property
+    def vat_rows(self) -> list[Row]:
+        return [
+            (
+                self._category(vat),
+                self._percent(vat["vat_category_rate"]),
+                self.language.number(vat["vat_category_taxable_amount"]["text"]),
+                self.language.number(vat["vat_category_tax_amount"]["text"]),
+            )
+            for vat in self._document["vat_breakdown"]
+        ]
+
+    def _category(self, vat: Document) -> str:
+        code, reason = vat["vat_category_code"], vat["vat_exemption_reason_text"]
+        named = self._say("place.named", name=self._say(f"vat.{code}"), id=code)
+        return f"{named} – {reason}" if reason else named
+
+    def _percent(self, rate: str | None) -> str:
+        return self._say("vat.none") if rate is None else self._say("vat.percent", rate=self.language.number(rate))
+
+    # Lines.
+
+    @property
+    def line_columns(self) -> Row:
+        return tuple(self._say(f"line.{one}") for one in ("number", "item", "vehicles", "quantity", "price", "amount"))
+
+    @property
+    def line_groups(self) -> Iterator[LineGroup]:
+        for subtotal in self._document["subtotals"]:
+            lines = self._document["lines"][subtotal["first_line"] - 1 : subtotal["last_line"]]
+            yield LineGroup(
+                heading=f"{subtotal['account_name']} · {subtotal['region'] or self._say('line.all_regions')}",
+                rows=tuple(self._line(line) for line in lines),
+                net_amount=self.language.number(subtotal["net_amount"]["text"]),
+            )
+
+    def _line(self, line: Document) -> Row:
+        quantity, measured = line["quantity"], ""
+        if quantity:
+            measured = self.language.quantity(line["meter"], quantity["text"])
+            if quantity["free_base"]:
+                free = self.language.quantity(line["meter"], quantity["free_text"])
+                measured = f"{measured} {self._say('line.free', quantity=free)}"
+        return (
+            str(line["invoice_line_identifier"]),
+            self.item(line),
+            str(line["vehicles"] or ""),
+            measured,
+            self._price(line),
+            self.language.number(line["invoice_line_net_amount"]["text"]),
+        )
+
+    def item(self, line: Document) -> str:
+        """What a line is for, with the name of its fence beside the id."""
+        if key := _SUBTITLES.get(line["item_name"]):
+            return self._say(key)
+        known, meter = self.language.known, line["meter"]
+        if line["kind"] != "usage":
+            kind = {"daily cap": "daily_cap", "period cap": "period_cap", "minimum fee": "minimum"}[line["kind"]]
+            return ": ".join([self._say(f"kind.{kind}"), *([known("meter", meter)] if meter else [])])
+        window = self._say("place.window", name=line["window"]) if line["window"] else ""
+        return ", ".join(one for one in (known("meter", meter), self._place(meter, line["zone"]), window) if one)
+
+    def _place(self, meter: str, zone: str) -> str:
+        zones = MEASURE_OF[Meter(meter)].zones
+        if zones is MeterZones.NONE:
+            return ""
+        if not zone:
+            return self._say("place.outside")
+        kind = "place.gate" if zones is MeterZones.GATES else "place.zone"
+        return self._say(kind, name=self._named(zone, self._look.fences.get(zone)))
+
+    def _named(self, of_id: str, name: str | None) -> str:
+        return self._say("place.named", name=name, id=of_id) if name and name != of_id else of_id
+
+    def _price(self, line: Document) -> str:
+        if not (quantity := line["quantity"]):
+            return self.language.price(line["price"])
+        applied = applied_price(
+            line["price"],
+            line["meter"],
+            quantity["base"] - quantity["free_base"],
+            line["invoice_line_net_amount"]["minor"],
+            currency=self._currency,
+            digits=exponent(self._currency),
+            vehicles=line["vehicles"],
+        )
+        return self.language.price(line["price"], applied)
+
+    # Annex.
+
+    @property
+    def annex_columns(self) -> Row:
+        names = ("line.number", "line.item", "line.quantity", "annex.free", "annex.records", "line.amount")
+        return tuple(map(self._say, names))
+
+    @cached_property
+    def _annex_vehicles(self) -> tuple[set[tuple[str, str]], list[tuple[str, str]]]:
+        """The vehicles that there are, and in order those of them that are shown, each whole."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for entry in self._document["annex"]:
+            counts[entry["tenant"], entry["device"]] += 1
+        rows, shown = 0, list[tuple[str, str]]()
+        # what no vehicle caused comes last
+        for one in sorted(counts, key=lambda one: (not one[1], one)):
+            rows += counts[one]
+            if shown and rows > MAX_ANNEX_ENTRIES:
+                break
+            shown.append(one)
+        return {*counts}, shown
+
+    @property
+    def annex(self) -> Iterator[VehiclePart]:
+        """The vehicles in order, at most about MAX_ANNEX_ENTRIES rows."""
+        of_vehicle: dict[tuple[str, str], list[Entry]] = {one: [] for one in self._annex_vehicles[1]}
+        for entry in self._document["annex"]:
+            if (one := (entry["tenant"], entry["device"])) in of_vehicle:
+                of_vehicle[one].append(entry)
+        line_of = {line["invoice_line_identifier"]: line for line in self._document["lines"]}
+        for (tenant, device), entries in of_vehicle.items():
+            device_id = f"{tenant}/{device}"
+            accounts = dict.fromkeys(line_of[entry["line"]]["account_name"] for entry in entries)
+            yield VehiclePart(
+                name=self.vehicle(device_id) if device else ", ".join(accounts),
+                rows=tuple(self.part(line_of[entry["line"]], entry) for entry in entries),
+                net_amount=self._minor(sum(entry["amount_minor"] for entry in entries)),
+            )
+
+    def vehicle(self, device_id: str) -> str:
+        """A vehicle with its name, by TENANT/DEVICE."""
+        return self._named(device_id, self._look.vehicles.get(device_id))
+
+    def part(self, line: Document, entry: Entry) -> Row:
+        """A vehicle's part of a line, in `annex_columns`."""
+        metered = entry["metered"]
+        return (
             str(entry["line"]),
-            f"{entry['tenant']}/{entry['device']}" if entry["device"] else line["account_name"],
-            line["item_name"],
-            quantity,
-            str(metered["rows"]) if metered else "",
-            amount_text(entry["amount_minor"], document["invoice_currency_code"]),
+            self.item(line),
+            self._exact(line, entry["quantity_base"]),
+            self._exact(line, entry["free_base"]) if entry["free_base"] else "",
+            self.language.number(str(metered["rows"])) if metered else "",
+            self._minor(entry["amount_minor"]),
         )
 
+    def _exact(self, line: Document, base: int) -> str:
+        if not line["quantity"]:
+            return ""
+        meter = Meter(line["meter"])
+        unit = "" if MEASURE_OF[meter].base_per_unit == 1 else f" {self.language.unit(meter)}"
+        return f"{self.language.number(quantity_text(meter, base))}{unit}"
 
-def annex_note(document: Document) -> str | None:
-    """How many entries the annex leaves out, if any."""
-    hidden = len(document["annex"]) - MAX_ANNEX_ENTRIES
-    return f"{hidden} more entries are in the CSV of this document." if hidden > 0 else None
+    def _minor(self, minor: int) -> str:
+        return self.language.number(amount_text(minor, self._currency))
 
+    @property
+    def annex_note(self) -> str:
+        """How many vehicles the annex leaves out, and their sum; "" for none."""
+        known, shown = self._annex_vehicles
+        left = known - {*shown}
+        if not left:
+            return ""
+        annex = self._document["annex"]
+        rest = sum(one["amount_minor"] for one in annex if (one["tenant"], one["device"]) in left)
+        return self._say(
+            "annex.more",
+            vehicles=self.language.number(str(len(left))),
+            amount=self._minor(rest),
+            currency=self._currency,
+        )
 
-def provenance(document: Document) -> str:
-    """Snapshot, completeness, decisions and digest of the document."""
-    certificates = document["certificates"]
-    if preview := document.get("preview"):
-        texts = [certificates["unknown"].capitalize(), *certificates["doubtful"]]
-        vehicles = f"Vehicles: {preview['devices']}, incomplete: {len(preview['incomplete'])}"
-        return ". ".join([f"Computed as of {preview['as_of']}; not stored", vehicles, *filter(None, texts)]) + "."
-    states = certificates["devices_by_state"]
-    devices = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none"
-    said = certificates["unknown"].capitalize(), *certificates["doubtful"], *certificates["decisions"]
-    decided = "".join(f" {words}." for words in said if words)
-    return f"Computed from snapshot {document['snapshot']}. Devices: {devices}.{decided} Digest {document['digest']}."
+    # Remarks.
 
+    @property
+    def remarks(self) -> list[str]:
+        kind = self._document["invoice_type_code"]
+        rounded = any(line["quantity"] for line in self._document["lines"])
+        return [
+            *([self._say("remark.provisional")] if "preview" in self._document else []),
+            *([self._say(f"remark.signs_{kind}")] if kind != DocumentType.INVOICE else []),
+            *([self._say("remark.rounded")] if rounded else []),
+        ]
 
-def _line(line: Document) -> tuple[str, ...]:
-    quantity = line["quantity"]
-    measured = f"{quantity['text']} {quantity['unit']}" if quantity else ""
-    if quantity and quantity["free_base"]:
-        measured += f" (free: {quantity['free_text']})"
-    return (
-        str(line["invoice_line_identifier"]),
-        line["item_name"],
-        str(line["vehicles"] or ""),
-        measured,
-        line["price"],
-        line["invoice_line_net_amount"]["text"],
-    )
+    @property
+    def provenance(self) -> list[str]:
+        """Snapshot, completeness, decisions, and what the digest is for."""
+        certificates = self._document["certificates"]
+        # texts of the centre, in English
+        said = [certificates["unknown"].capitalize(), *certificates["doubtful"], *certificates["decisions"]]
+        notes = [f"{one}." for one in said if one]
+        if preview := self._document.get("preview"):
+            facts: dict[str, Any] = {"moment": preview["as_of"], "vehicles": preview["devices"]}
+            return [" ".join([self._say("source.preview", **facts, incomplete=len(preview["incomplete"])), *notes])]
+        states = sorted(certificates["devices_by_state"].items())
+        named = ", ".join(f"{count} {self.language.known('state', state)}" for state, count in states)
+        source = self._say(
+            "source.snapshot", snapshot=self._document["snapshot"], states=named or self._say("source.none")
+        )
+        return [" ".join([source, *notes]), self._say("source.digest", digest=self._document["digest"])]
 
 
 def _in_fours(iban: str) -> str:

@@ -26,11 +26,7 @@ _HALF: Final = Decimal("0.5")
 
 def to_ubl(document: Document) -> bytes:
     """The XML of an issued document, in UTF-8. Raises NotIssued."""
-    if "preview" in document:
-        # an accounting system books what it imports, and has no place for a mark
-        raise NotIssued("a preview is not an invoice, so it has no UBL; use json, csv or pdf")
-    if document["invoice_number"] is None:
-        raise NotIssued("a draft has no number, so it is not an invoice; issue the period first")
+    check_issued(document)
     credit = document["invoice_type_code"] == DocumentType.CREDIT_NOTE
     name = "CreditNote" if credit else "Invoice"
     register_namespace("cac", _AGGREGATE.strip("{}"))
@@ -53,6 +49,15 @@ def to_ubl(document: Document) -> bytes:
     return written + b"\n"
 
 
+def check_issued(document: Document) -> None:
+    """Raises NotIssued."""
+    if "preview" in document:
+        # an accounting system books what it imports, and has no place for a mark
+        raise NotIssued("a preview is not an invoice, so it has no UBL and no CII; use json, csv or pdf")
+    if document["invoice_number"] is None:
+        raise NotIssued("a draft has no number, so it is not an invoice; issue the period first")
+
+
 def _aggregate(parent: Element, *names: str) -> Element:
     """Nested elements; returns the innermost."""
     for name in names:
@@ -71,7 +76,7 @@ def _amount(parent: Element, name: str, text: str, document: Document) -> None:
 
 
 def _header(root: Element, document: Document, name: str, *, credit: bool) -> None:
-    _basic(root, "CustomizationID", EN_16931 if _fits(document) else f"{_UBL}{name}-2")
+    _basic(root, "CustomizationID", EN_16931 if keeps_en_16931(document) else f"{_UBL}{name}-2")
     _basic(root, "ID", document["invoice_number"])
     _basic(root, "IssueDate", document["invoice_issue_date"])
     if not credit:
@@ -89,7 +94,7 @@ def _header(root: Element, document: Document, name: str, *, credit: bool) -> No
         _basic(reference, "IssueDate", preceding["preceding_invoice_issue_date"])
 
 
-def _fits(document: Document) -> bool:
+def keeps_en_16931(document: Document) -> bool:
     """Whether the published rules accept currency, decimals and rates."""
     if document["invoice_currency_code"] in NEWER_CURRENCIES:
         return False
@@ -117,14 +122,14 @@ def _party(parent: Element, document: Document, role: str) -> None:
     _basic(postal, "CityName", address["city"])
     _basic(postal, "PostalZone", address["post_code"])
     _basic(_aggregate(postal, "Country"), "IdentificationCode", address["country_code"])
-    _tax_scheme(party, facts[f"{role}_vat_identifier"] if _subject_to_vat(document) else None, "VAT")
+    _tax_scheme(party, facts[f"{role}_vat_identifier"] if is_subject_to_vat(document) else None, "VAT")
     _tax_scheme(party, facts.get(f"{role}_tax_registration_identifier"), "TAX")
     _basic(_aggregate(party, "PartyLegalEntity"), "RegistrationName", facts[f"{role}_name"])
     if contact := facts.get(f"{role}_contact_point"):
         _basic(_aggregate(party, "Contact"), "Name", contact)
 
 
-def _subject_to_vat(document: Document) -> bool:
+def is_subject_to_vat(document: Document) -> bool:
     """A document that is not subject to VAT has no VAT ids (BR-O-02)."""
     return all(vat["vat_category_code"] != VatCategory.OUT_OF_SCOPE for vat in document["vat_breakdown"])
 
@@ -185,7 +190,7 @@ def _line(element: Element, line: Document, document: Document, *, credit: bool)
     _basic(category, "ID", line["invoiced_item_vat_category_code"])
     _basic(category, "Percent", line["invoiced_item_vat_rate"])
     _basic(_aggregate(category, "TaxScheme"), "ID", "VAT")
-    for name, value in _properties(line):
+    for name, value in item_properties(line):
         attribute = _aggregate(item, "AdditionalItemProperty")
         _basic(attribute, "Name", name)
         _basic(attribute, "Value", value)
@@ -194,7 +199,7 @@ def _line(element: Element, line: Document, document: Document, *, credit: bool)
     _basic(price, "BaseQuantity", line["item_price_base_quantity"], unitCode=unit)
 
 
-def _properties(line: Document) -> list[tuple[str, str]]:
+def item_properties(line: Document) -> list[tuple[str, str]]:
     """BG-32: facts of the line for which EN 16931 has no term."""
     quantity = line["quantity"]
     found = [("Account", line["account_name"]), ("Region", line["region"]), ("Price", line["price"])]

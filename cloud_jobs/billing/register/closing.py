@@ -149,11 +149,13 @@ class Parties:
 
     @property
     def text(self) -> str:
-        """Canonical JSON, without devices: the charges name those that were billed."""
+        """Canonical JSON, without devices: the charges name those that were billed. How documents look is not in it."""
         return canonical_text(
             {
-                "seller": self.seller.model_dump(mode="json"),
-                "buyer": self.buyer.model_copy(update={"devices": ()}).model_dump(mode="json"),
+                "seller": self.seller.model_dump(mode="json", exclude={"logo", "colour"}),
+                "buyer": self.buyer.model_copy(update={"devices": ()}).model_dump(
+                    mode="json", exclude={"payer": {"language"}}
+                ),
                 "names": dict(self.names),
                 "devices_by_state": dict(self.devices_by_state),
                 **self.noticed._asdict() | {"counts": dict(self.noticed.counts)},

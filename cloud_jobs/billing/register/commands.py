@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, Final
@@ -16,12 +17,14 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Group, RenderableType
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
-from cloud_jobs.billing.contracts.fields import Id
+from cloud_jobs.billing.contracts.fields import Id, Language
 from cloud_jobs.billing.documents import (
+    PLAIN,
     Document,
     DocumentContent,
     DocumentError,
     Form,
+    Look,
     document_table,
     files_of,
     write_documents,
@@ -31,6 +34,7 @@ from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.documents_of import issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
 from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.looks import look_of
 from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.terminal import (
@@ -63,7 +67,7 @@ def write_issued(
     for one in documents:
         made = issued_document(register, one.number)
         try:
-            files = files_of(made, forms)
+            files = files_of(made, forms, _look(partial(look_of, register.lake), made, forms))
             write_documents(folder, {name: one for name, one in files.items() if not (folder / name).exists()})
         except DocumentError as error:
             # a command that writes it later
@@ -209,8 +213,10 @@ def preview(
     from cloud_jobs.billing.register.close import unbilled_text
     from cloud_jobs.billing.register.preview import preview_period, running_days
 
-    if Form.UBL in (form or []):
-        raise typer.BadParameter("a preview is not an invoice, so it has no UBL; use json, csv or pdf")
+    if booked := {Form.UBL, Form.CII}.intersection(form or []):
+        raise typer.BadParameter(
+            f"a preview is not an invoice, so it has no {min(booked).upper()}; use json, csv or pdf"
+        )
     _check_folder(form or [], out)
     tables = _lake(lake)
     tables.check("records")
@@ -221,7 +227,7 @@ def preview(
     if as_json and out is None:
         _print(True, preview_values(found), Group())
     else:
-        _show(documents, form or [], out, lambda: previews_table(found))
+        _show(documents, form or [], out, lambda: previews_table(found), partial(look_of, tables))
     for one in found.payers:
         if one.document is None:
             typer.echo(f"bill: {one.closing.key.payer} is blocked: {'; '.join(one.closing.reasons)}", err=True)
@@ -351,15 +357,23 @@ def show(
         Path | None,
         typer.Option("--out", help="Write the document to this folder in these formats. Default: JSON."),
     ] = None,
+    language: Annotated[
+        Language | None,
+        typer.Option("--language", help="Of the PDF and the table. Default: the payer's; table: English."),
+    ] = None,
 ) -> None:
     """Show a document, rebuilt from the register and verified against its stored digest.
+
+    The PDF of an invoice or note has its CII inside (Factur-X, ZUGFeRD), and the language of the payer.
 
     Example: waybill bill show WB-EU-00000001 --lake lake --form pdf --form ubl --out invoices
     """
     forms = [*(form or []), *([Form.JSON] if as_json else [])]
     _check_folder(forms, out)
-    made = issued_document(Register(_lake(lake)), number)
-    _show([made], forms, out, lambda: document_table(made))
+    tables = _lake(lake)
+    made = issued_document(Register(tables), number)
+    looks = partial(look_of, tables, language=language)
+    _show([made], forms, out, lambda: document_table(made, look_of(tables, made, language or "en")), looks)
 
 
 @app.command(epilog=EXIT_STATUSES)
@@ -455,11 +469,17 @@ def _check_folder(forms: Sequence[Form], out: Path | None) -> None:
 
 
 def _show(
-    documents: Sequence[Document], forms: Sequence[Form], out: Path | None, table: Callable[[], RenderableType]
+    documents: Sequence[Document],
+    forms: Sequence[Form],
+    out: Path | None,
+    table: Callable[[], RenderableType],
+    looks: Callable[[Document], Look],
 ) -> None:
     """Writes documents to a folder, one in a format to standard output, or prints the table."""
     if out is not None:
-        files = {name: made for one in documents for name, made in files_of(one, forms or [Form.JSON]).items()}
+        files: dict[str, DocumentContent] = {}
+        for one in documents:
+            files |= files_of(one, forms or [Form.JSON], _look(looks, one, forms))
         write_documents(out, files)
         for name in files:
             typer.echo(str(out / name))
@@ -469,7 +489,12 @@ def _show(
         raise typer.BadParameter("several payers need a folder: add --out, or choose one with --payer")
     else:
         for one in documents:
-            _write(DocumentContent(one, forms[0]))
+            _write(DocumentContent(one, forms[0], _look(looks, one, forms)))
+
+
+def _look(looks: Callable[[Document], Look], document: Document, forms: Collection[Form]) -> Look:
+    """Reads names and logo only for a form that shows them."""
+    return looks(document) if Form.PDF in forms else PLAIN
 
 
 def _print(as_json: bool, values: Any, table: RenderableType) -> None:

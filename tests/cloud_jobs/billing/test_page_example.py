@@ -50,7 +50,7 @@ def test_on_a_terminal_of_80_columns_no_number_amount_or_name_is_cut(
         "close --period 2026-01-05": {"acme", "final", "80.58 EUR"},
         "issue --period 2026-01-05": {"WE-00000001", "95.89 EUR", "2026-01-05"},
         "list": {"WE-00000001", "95.89 EUR", "2026-01-05"},
-        "show WE-00000001": {"WE-00000001", "DE02 1203 0000 0000 2020 51", "95.89 EUR", "20.654561 km"},
+        "show WE-00000001": {"WE-00000001", "DE02 1203 0000 0000 2020 51", "95.89 EUR", "20.65 km"},
         "explain WE-00000001 11": {"20.654561", "20.654561 km", "9.29 EUR", "2026-01-05T08:00:00Z"},
     }
     for line, words in whole.items():

@@ -225,6 +225,10 @@ def test_an_account_that_contradicts_itself_is_refused(body: dict[str, Any], sai
         ({"number_prefix": "../"}, "String should match pattern"),
         ({"payment_days": True}, "valid integer"),
         ({"payment_days": 1.5}, "valid integer"),
+        ({"logo": "logo.png"}, "no PNG or JPEG in base64"),
+        ({"logo": "R0lGODlhAQABAAAAACw="}, "no PNG or JPEG in base64"),
+        ({"logo": "QUFB" * 20_000}, "60000 bytes, and 49152 are allowed"),
+        ({"colour": "green"}, "String should match pattern"),
     ],
 )
 def test_a_seller_that_cannot_be_paid_or_named_is_refused(more: dict[str, Any], said: str) -> None:

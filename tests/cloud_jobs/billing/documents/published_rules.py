@@ -1,4 +1,4 @@
-"""The published rules of EN 16931 (compiled Schematron) and the schema of UBL 2.1: jars that `make setup` gets."""
+"""The published rules of EN 16931 (compiled Schematron) and the schemas of UBL and CII: jars of `make setup`."""
 
 import os
 import re
@@ -14,6 +14,8 @@ from saxonche import PySaxonProcessor
 from deploy.local.pulsar import cache_folder
 
 RULES = "external/schematron/1.3.14.2/ubl/EN16931-UBL-validation.xslt"
+CII_RULES = "external/schematron/1.3.14.2/cii/EN16931-CII-validation.xslt"
+CII_SCHEMAS = "external/schemas/d16b/"
 SCHEMAS = "external/schemas/ubl21/"
 TYPES = "schemas/CCTS_CCT_SchemaModule.xsd"
 CORE_TYPES = '<xsd:import namespace="urn:un:unece:uncefact:data:specification:CoreComponentTypeSchemaModule:2"'
@@ -30,9 +32,9 @@ def jar(name: str) -> zipfile.ZipFile:
 
 
 @cache
-def _compiled() -> Callable[[bytes], list[str]]:
+def _compiled(rules: str) -> Callable[[bytes], list[str]]:
     processor = PySaxonProcessor(license=False)
-    text = jar("phive-rules-en16931").read(RULES).decode()
+    text = jar("phive-rules-en16931").read(rules).decode()
     executable = processor.new_xslt30_processor().compile_stylesheet(stylesheet_text=text)
 
     def broken(xml: bytes) -> list[str]:
@@ -45,7 +47,7 @@ def _compiled() -> Callable[[bytes], list[str]]:
 
 def broken_rules(xml: bytes) -> list[str]:
     """The ids of the rules that a document breaks, warnings included."""
-    return _compiled()(xml)
+    return _compiled(CII_RULES if b":CrossIndustryInvoice>" in xml else RULES)(xml)
 
 
 @cache
@@ -62,3 +64,11 @@ def schema(name: str, folder: Path) -> etree.XMLSchema:
             path.write_text(text, encoding="utf-8")
         (folder / "common" / "core-types.xsd").write_bytes(types.read(TYPES))
     return etree.XMLSchema(etree.parse(folder / "maindoc" / f"UBL-{name}-2.1.xsd"))
+
+
+@cache
+def cii_schema(folder: Path) -> etree.XMLSchema:
+    with jar("ph-cii-d16b") as cii:
+        members = [one for one in cii.namelist() if one.startswith(CII_SCHEMAS) and one.endswith(".xsd")]
+        cii.extractall(folder, members)
+    return etree.XMLSchema(etree.parse(folder / CII_SCHEMAS / "data/standard/CrossIndustryInvoice_100pD16B.xsd"))

@@ -28,6 +28,7 @@ from cloud_jobs.billing.documents import (
     to_pdf,
     write_documents,
 )
+from cloud_jobs.billing.documents.look import ENGLISH
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from tests.cloud_jobs.billing.documents.rated import buyer, charge, fixed, issued, rated_accounts, taxed
 from tests.cloud_jobs.billing.documents.test_document import KINDS, document_of
@@ -102,7 +103,7 @@ def test_the_same_document_gives_the_same_bytes(rated: RatedAccount, kind: objec
 @pytest.mark.parametrize("text", ["東京", "שלום", "🚚"])
 def test_what_the_font_cannot_show_is_shown_by_its_number_not_left_out(text: str) -> None:
     with patch("cloud_jobs.billing.documents.pdf.Paragraph", wraps=Paragraph) as made:
-        to_pdf(issued(taxed([charge(zone=text)])))
+        to_pdf(issued(taxed([charge(zone=text)])), ENGLISH)
     number = f"[U+{ord(text[0]):04X}]"
     assert any(f"zone {number}" in call.args[0] for call in made.call_args_list)
 

@@ -70,5 +70,5 @@ def test_the_ubl_of_the_page_is_in_the_file() -> None:
 
 
 def test_each_form_is_named() -> None:
-    for name in ("document_table", "to_pdf", "to_csv", "to_ubl", "write_documents"):
+    for name in ("document_table", "to_pdf", "to_csv", "to_ubl", "to_cii", "write_documents"):
         assert f"`{name}" in PAGE

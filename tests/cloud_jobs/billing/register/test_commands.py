@@ -1,16 +1,22 @@
 """The clerk's commands on a lake: what they print, how they end, and what they never write."""
 
+import base64
+import io
 import json
-from datetime import timedelta
+import re
+from datetime import date, timedelta
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register.commands import NOT_ALL, app
+from cloud_jobs.billing.register.documents_of import issued_document
+from cloud_jobs.billing.register.looks import look_of
 from cloud_jobs.lake import tables as store_clock
 from cloud_jobs.reference.tables import note_taken
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
@@ -128,11 +134,34 @@ def test_a_note_says_why_it_was_made(billed: BilledLake) -> None:
     assert (refused.exit_code, "it needs a reason" in refused.stderr) == (1, True)
 
 
+def test_a_document_looks_as_its_seller_and_its_payer_want_it(billed: BilledLake) -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (30, 10)).save(picture, "PNG")
+    stated = {"logo": base64.b64encode(picture.getvalue()).decode(), "colour": "#006e5a"}
+    before = legal_entity(), tariff(price()), account("acme", device("van-1")), account("beta", device("van-2"))
+    acme = account("acme", device("van-1") | {"name": "HH-WB 17"}, payer=payer(language="fr"))
+    # a logo of a later time is not that of this period
+    later = legal_entity(effective_from="2026-06-01T00:00:00Z", colour="#ff0000")
+    billed.publish(*before, legal_entity(**stated), acme, later)
+    run(billed, "close", "--period", "2026-03", "--payer", "acme")
+    run(billed, "issue", "--period", "2026-03", "--payer", "acme")
+    look = look_of(billed.lake, issued_document(billed.register, "WB-EU-00000001"))
+    assert (look.language, look.logo, look.colour) == ("fr", picture.getvalue(), "#006e5a")
+    assert look.vehicles == {"fleet/van-1": "HH-WB 17"}
+    # the terminal's is English, unless it is told
+    assert "Amount due" in run(billed, "show", "WB-EU-00000001").stdout
+    assert "Zu zahlen" in run(billed, "show", "WB-EU-00000001", "--language", "de").stdout
+    # what a document looks like is no part of what is owed, nor of what the register keeps
+    [closing] = billed.register.closings(date(2026, 3, 1), date(2026, 3, 31), ["acme"])
+    assert not {"logo", "colour", "language"}.intersection(re.findall(r'"(\w+)":', closing.parties))
+
+
 FORMS = {
     "json": (".json", b'{"annex"'),
     "pdf": (".pdf", b"%PDF-"),
     "csv": (".csv", b"invoice_number,"),
     "ubl": (".xml", b"<?xml"),
+    "cii": (".cii.xml", b"<?xml"),
 }
 
 

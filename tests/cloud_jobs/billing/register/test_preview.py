@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from reportlab.pdfgen.canvas import Canvas
 from typer.testing import CliRunner, Result
 
-from cloud_jobs.billing.documents import to_pdf
+from cloud_jobs.billing.documents import Look, to_pdf
 from cloud_jobs.billing.documents.document import NOTHING_KNOWN, PREVIEW_MARK
 from cloud_jobs.billing.register.commands import NOT_ALL, app
 from cloud_jobs.billing.register.errors import RegisterError
@@ -108,8 +108,8 @@ def test_each_form_is_marked_and_has_no_number(running: BilledLake, tmp_path: Pa
     assert all(row["preview"].startswith(PREVIEW_MARK) and not row["invoice_number"] for row in rows)
     assert not any(row["invoice_type_code"] for row in rows)
     assert [row["posted_amount"] for row in rows if row["kind"] == "incomplete"] == ["", ""]
-    with patch.object(Canvas, "drawCentredString", autospec=True) as drawn:
-        pages = to_pdf(document).count(b"/Type /Page\n")
+    with patch.object(Canvas, "drawString", autospec=True) as drawn:
+        pages = to_pdf(document, Look(language="en")).count(b"/Type /Page\n")
     assert [one.args[3] for one in drawn.call_args_list] == [PREVIEW_MARK] * pages
     assert pages == 2
     written = run(running, *asked, "--out", str(tmp_path / "out"), "--form", "pdf", "--form", "csv").stdout.split()

@@ -1,0 +1,198 @@
+"""How a document looks to a person: its language and number form, names beside ids, logo and colour.
+
+None of it is in the canonical document: the same document can be printed in any look, with the same figures.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from cloud_jobs.billing.units import MEASURE_OF, Meter
+
+TEXTS: Final = Path(__file__).parent / "texts"
+"""A file of texts for each language, all with the same keys."""
+_LANGUAGE_OF: Final = {
+    **dict.fromkeys(("AT", "CH", "DE", "LI"), "de"),
+    **dict.fromkeys(("FR", "MC", "GP", "MQ", "GF", "RE", "YT"), "fr"),
+    "JP": "ja",
+}
+_SHOWN: Final = Decimal("0.01")
+"""Quantities are rounded to this for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """`logo`: a PNG or JPEG; `colour`: `#rrggbb`. `fences`, `vehicles`: names by fence id and by TENANT/DEVICE.
+
+    `language`: None: the language of the seller's country, or English.
+    """
+
+    language: str | None = None
+    logo: bytes | None = None
+    colour: str = "#1f4e79"
+    fences: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    vehicles: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of_seller_in(self, country: str) -> Language:
+        return language(self.language or _LANGUAGE_OF.get(country, "en"))
+
+
+PLAIN: Final = Look()
+ENGLISH: Final = Look(language="en")
+
+
+@cache
+def language(name: str) -> Language:
+    """The texts of a language. Raises OSError for one without a file."""
+    found = tomllib.loads((TEXTS / f"{name}.toml").read_text(encoding="utf-8"))
+    return Language(name, {f"{part}.{key}": text for part, texts in found.items() for key, text in texts.items()})
+
+
+class Language:
+    """Texts, numbers, dates and prices of one language."""
+
+    def __init__(self, name: str, texts: Mapping[str, str]) -> None:
+        self.name: Final = name
+        self._texts = texts
+
+    def say(self, key: str, **facts: Any) -> str:
+        """The text of `part.name` with its facts. Raises KeyError."""
+        return self._texts[key].format(**facts)
+
+    def known(self, part: str, value: str) -> str:
+        """The text of a value of ours, such as a meter; the value itself if there is none."""
+        return self._texts.get(f"{part}.{value.replace(' ', '_')}", value)
+
+    def number(self, text: str) -> str:
+        """A decimal number as documents have it, `-1234.50`, with this language's signs."""
+        sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+        whole, _, fraction = digits.partition(".")
+        grouped = f"{int(whole):,}".replace(",", self._texts["form.group"])
+        return f"{sign}{grouped}{self._texts['form.decimal']}{fraction}" if fraction else f"{sign}{grouped}"
+
+    def day(self, text: str | None) -> str | None:
+        """A date of the form 2026-04-02."""
+        if not text:
+            return None
+        found = date.fromisoformat(text)
+        return self.say("form.date", y=found.year, m=found.month, d=found.day)
+
+    def unit(self, meter: str) -> str:
+        return self.known("unit", MEASURE_OF[Meter(meter)].unit)
+
+    def quantity(self, meter: str, exact: str) -> str:
+        """A quantity for people: two decimals, counts without; what is less than the smallest shown says so."""
+        if MEASURE_OF[Meter(meter)].base_per_unit == 1:
+            return self.number(exact)
+        rounded = Decimal(exact).quantize(_SHOWN, ROUND_HALF_UP)
+        shown = f"{self.number(f'{rounded or abs(rounded)}')} {self.unit(meter)}"
+        if not rounded and Decimal(exact) > 0:
+            return self.say("line.less", quantity=f"{self.number(str(_SHOWN))} {self.unit(meter)}")
+        return shown
+
+    def price(self, text: str, applied: AppliedPrice | None = None) -> str:
+        """A price, cap or minimum fee (its canonical text) in this language; what is no such text stays.
+
+        `applied`: what a price with tiers came to, which stands first, on a line of its own.
+        """
+        if found := _CAP.fullmatch(text):
+            amount, meters = self.number(found["amount"]), found["meters"].split(", ")
+            whom = f"price.cap_{found['span']}_{'device' if 'device' in found['whom'] else 'account'}"
+            said = self.say(whom, amount=amount, currency=found["currency"])
+            named = "" if meters == ["all meters"] else f" ({', '.join(self.known('meter', one) for one in meters)})"
+            return f"{said}{named}"
+        if found := _MINIMUM.fullmatch(text):
+            return self.say("price.minimum", amount=self.number(found["amount"]), currency=found["currency"])
+        if not (found := _PRICE.fullmatch(text)):
+            return text
+        currency, unit = found["currency"], self.known("unit", found["unit"])
+        if found["mode"] is None:
+            parts = [self._of_unit(found["amounts"], currency, unit)]
+        else:
+            parts = [self.say(f"price.{found['mode']}", tiers="; ".join(map(self._tier, tiers_of(found["amounts"]))))]
+        if found["free"]:
+            parts.append(self.say("price.free", quantity=self.number(found["free"]), unit=unit))
+        if found["pooled"]:
+            parts.append(self.say("price.pooled"))
+        if found["pool"]:
+            parts.append(self.say("price.pool", name=found["pool"]))
+        listed = ", ".join(parts)
+        if found["mode"] is None or applied is None:
+            return listed
+        said = self._of_unit(applied.amount, applied.currency, unit)
+        return f"{said if applied.is_tier else self.say('price.average', price=said)}\n{listed}"
+
+    def _of_unit(self, amount: str, currency: str, unit: str) -> str:
+        return self.say("price.of_unit", amount=self.number(amount), currency=currency, unit=unit)
+
+    def _tier(self, tier: tuple[str, str | None]) -> str:
+        amount, up_to = tier
+        if up_to is None:
+            return self.say("price.last_tier", amount=self.number(amount))
+        return self.say("price.tier", amount=self.number(amount), up_to=self.number(up_to))
+
+
+# Prices as rating writes them (`price_text`, `cap_text`, `minimum_text` of `rating.pools`).
+
+_NUMBER: Final = r"\d+(?:\.\d+)?"
+_PRICE: Final = re.compile(
+    rf"(?:(?P<mode>graduated|volume) )?(?P<amounts>{_NUMBER}(?: to {_NUMBER})?(?:, {_NUMBER}(?: to {_NUMBER})?)*)"
+    rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?:, the first (?P<free>{_NUMBER}) \w+ free)?"
+    r"(?P<pooled>, pooled by account)?(?:, pool (?P<pool>[a-z0-9._-]+))?"
+)
+_CAP: Final = re.compile(
+    rf"at most (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>day|period)"
+    r" (?P<whom>for each device|for the account) \((?P<meters>[a-z, ]+)\)"
+)
+_MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a period")
+
+
+def tiers_of(amounts: str) -> list[tuple[str, str | None]]:
+    """The unit amount of each tier, and the quantity up to which it counts (None: no end)."""
+    found = (one.partition(" to ") for one in amounts.split(", "))
+    return [(amount, up_to or None) for amount, _, up_to in found]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPrice:
+    """What a unit cost. `is_tier`: it is the unit amount of the one tier that applied, otherwise an average."""
+
+    amount: str
+    currency: str
+    is_tier: bool
+
+
+def applied_price(
+    price: str, meter: str, paid_base: int, amount_minor: int, *, currency: str, digits: int, vehicles: int
+) -> AppliedPrice | None:
+    """What the units of a line cost under a price with tiers; None for any other price, and if nothing was paid for.
+
+    `paid_base`: without free units, in the meter's base unit. Each vehicle's amount is rounded to the smallest unit, so
+    a tier applied alone if its amount differs by less than one unit for each vehicle.
+    """
+    found = _PRICE.fullmatch(price)
+    if found is None or found["mode"] is None or paid_base <= 0 or amount_minor <= 0:
+        return None
+    unit = MEASURE_OF[Meter(meter)].sale_units.get(found["unit"])
+    if unit is None:
+        return None
+    units = Decimal(paid_base) / unit.base_per_unit
+    if found["currency"] == currency:
+        near = [
+            amount
+            for amount, _ in tiers_of(found["amounts"])
+            if abs(Decimal(amount).scaleb(digits) * units - amount_minor) < max(1, vehicles)
+        ]
+        if len(near) == 1:
+            return AppliedPrice(near[0], currency, is_tier=True)
+    average = (Decimal(amount_minor).scaleb(-digits) / units).quantize(Decimal(1).scaleb(-digits - 2), ROUND_HALF_UP)
+    return AppliedPrice(f"{average:f}", currency, is_tier=False)

@@ -1,0 +1,184 @@
+"""A document in each language: the same facts, in that language's words and numbers."""
+
+import re
+import string
+import tomllib
+from decimal import Decimal
+from typing import Any, get_args
+
+import fontpkg_noto_sans
+import pytest
+from reportlab.pdfbase.ttfonts import TTFont
+
+from cloud_jobs.billing.certificates.certificate import CertificateState
+from cloud_jobs.billing.contracts import Price, TierMode
+from cloud_jobs.billing.contracts.fields import Language, VatCategory
+from cloud_jobs.billing.contracts.tariff import Cap, Tier
+from cloud_jobs.billing.documents import Document, DocumentType, Look
+from cloud_jobs.billing.documents.look import TEXTS, language
+from cloud_jobs.billing.documents.presentation import MAX_ANNEX_ENTRIES, Presentation
+from cloud_jobs.billing.rating import ChargeKind
+from cloud_jobs.billing.rating.pools import cap_text, minimum_text, price_text
+from cloud_jobs.billing.units import Meter
+from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, seller, taxed
+
+LANGUAGES: tuple[Any, ...] = get_args(Language)
+KEYS = {
+    name: {
+        f"{part}.{key}": text
+        for part, texts in tomllib.loads((TEXTS / f"{name}.toml").read_text(encoding="utf-8")).items()
+        for key, text in texts.items()
+    }
+    for name in LANGUAGES
+}
+
+
+def example() -> Document:
+    return issued(
+        taxed(
+            [
+                *(charge(device=f"eu-{number:04}", amount_minor=45_150, quantity=1_003_336_000) for number in range(4)),
+                charge(meter=Meter.ENTRY, zone="", quantity=1200, amount_minor=300, price="0.0025 EUR/each"),
+                fixed(-1500, ChargeKind.DAILY_CAP, region="eu", tenant="fleet", device="eu-0003"),
+            ]
+        )
+    )
+
+
+GOLDEN = {
+    "en": (
+        "Invoice WB-000042",
+        "Amount due by 2026-05-02",
+        "2,134.86 EUR",
+        "4,013.34 km",
+        "Distance, zone Docks (eu-centre)",
+    ),
+    "de": (
+        "Rechnung WB-000042",
+        "Zu zahlen bis 02.05.2026",
+        "2.134,86 EUR",
+        "4.013,34 km",
+        "Strecke, Zone Docks (eu-centre)",
+    ),
+    "fr": (
+        "Facture WB-000042",
+        "Montant à payer avant le 02/05/2026 inclus",
+        "2\u00a0134,86 EUR",
+        "4\u00a0013,34 km",
+        "Distance, zone Docks (eu-centre)",
+    ),
+    "ja": (
+        "請求書 WB-000042",
+        "ご請求金額（支払期限 2026年5月2日）",
+        "2,134.86 EUR",
+        "4,013.34 km",
+        "走行距離, 区域 Docks（eu-centre）",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_facts_are_in_the_words_and_numbers_of_the_language(name: str) -> None:
+    show = Presentation(
+        example(), Look(language=name, fences={"eu-centre": "Docks"}, vehicles={"fleet/eu-0001": "V 1"})
+    )
+    by_item = {row[1]: row for group in show.line_groups for row in group.rows}
+    heading, due, amount, quantity, item = GOLDEN[name]
+    assert (show.heading, *show.due) == (heading, due, amount)
+    assert by_item[item][3] == quantity
+    # the exact quantity, beside the vehicle's name
+    [part] = [one for one in show.annex if one.name.startswith("V 1")]
+    assert "fleet/eu-0001" in part.name
+    exact = {row[1]: row[2] for row in part.rows}[item]
+    assert re.sub(r"\D", "", exact) == "1003336000"
+
+
+def test_every_language_has_a_file_and_every_file_the_same_keys_and_facts() -> None:
+    assert {path.stem for path in TEXTS.glob("*.toml")} == {*LANGUAGES}
+    facts = {
+        name: {key: {one for _, one, _, _ in string.Formatter().parse(text) if one} for key, text in texts.items()}
+        for name, texts in KEYS.items()
+    }
+    for name in LANGUAGES:
+        assert facts[name].keys() == facts["en"].keys()
+        assert {key: one for key, one in facts[name].items() if one != facts["en"][key]} == {}
+
+
+def test_whatever_a_document_can_say_has_a_text() -> None:
+    values = [("meter", one.value) for one in Meter]
+    values += [("state", one.value) for one in CertificateState]
+    values += [("vat", one.value) for one in VatCategory]
+    values += [("type", one.value) for one in DocumentType]
+    assert [f"{part}.{one}" for part, one in values if f"{part}.{one}".replace(" ", "_") not in KEYS["en"]] == []
+    for kind in ChargeKind:
+        shown = Presentation(issued(taxed([fixed(1, kind)] if kind is not ChargeKind.USAGE else [charge()])))
+        assert [*shown.line_groups]
+
+
+def test_a_font_of_the_pdf_has_every_character_of_the_texts() -> None:
+    paths = TEXTS / "NotoSansJP-labels.ttf", fontpkg_noto_sans.ROOT / "files" / "NotoSans[wdth,wght].ttf"
+    there = {code for path in paths for code in TTFont("font", str(path)).face.charToGlyph}
+    assert {
+        sign for texts in KEYS.values() for text in texts.values() for sign in text if ord(sign) not in there
+    } == set()
+
+
+def test_the_language_is_the_payers_or_that_of_the_sellers_country() -> None:
+    assert Presentation(example()).language.name == "de"
+    assert Presentation(example(), Look(language="fr")).language.name == "fr"
+    abroad = seller(address=seller().address.model_copy(update={"country": "NO"}))
+    assert Presentation(issued(taxed([charge()]), seller=abroad)).language.name == "en"
+
+
+TIERS = Tier(up_to=Decimal(100), unit_amount=Decimal("0.5")), Tier(unit_amount=Decimal("0.3"))
+PRICES = [
+    price_text(Price(meter=Meter.DISTANCE, unit="km", unit_amount=Decimal("0.45")), "EUR"),
+    price_text(
+        Price(meter=Meter.DISTANCE, unit="km", tiers=TIERS, allowance=Decimal(50), pool="account", pool_id="km"), "EUR"
+    ),
+    price_text(Price(meter=Meter.DISTANCE, unit="km", tiers=TIERS, tier_mode=TierMode.VOLUME), "EUR"),
+    *(
+        cap_text(Cap(pool=pool, per=per, amount=Decimal(5), meters=meters), "EUR")
+        for pool, per, meters in (("device", "day", ("distance", "duration")), ("account", "period", ()))
+    ),
+    minimum_text(Decimal(10), "EUR"),
+]
+
+
+@pytest.mark.parametrize("price", PRICES)
+def test_every_price_of_rating_is_translated(price: str) -> None:
+    said = language("de").price(price)
+    assert said != price or price == "0.45 EUR/km"
+    assert not re.search(r"\b(to|first|free|pooled|most|least|each|all)\b", said)
+
+
+def test_a_text_that_is_no_price_stays() -> None:
+    assert language("de").price("by agreement") == "by agreement"
+
+
+@pytest.mark.parametrize(
+    ("amount_minor", "quantity", "shown"),
+    [
+        (9_000, 200_000_000, "average 0.4500 EUR/km"),
+        (5_000, 100_000_000, "0.50 EUR/km"),
+        (30, 1_000_000, "0.30 EUR/km"),
+        # two tiers are as near as the rounding
+        (1, 30_000, "average 0.3333 EUR/km"),
+        (0, 0, "volume"),
+    ],
+)
+def test_the_price_of_the_tier_that_applied_is_shown_or_the_average(
+    amount_minor: int, quantity: int, shown: str
+) -> None:
+    made = issued(taxed([charge(price=PRICES[2], amount_minor=amount_minor, quantity=quantity)]))
+    [[row]] = [group.rows for group in Presentation(made, Look(language="en")).line_groups]
+    assert row[4].split("\n")[0].startswith(shown) or shown in row[4]
+
+
+def test_the_annex_leaves_whole_vehicles_out_and_says_what_they_sum_to() -> None:
+    show = Presentation(
+        issued(taxed([charge(device=f"eu-{number:05}", amount_minor=1) for number in range(MAX_ANNEX_ENTRIES + 100)])),
+        Look(language="en"),
+    )
+    assert len([*show.annex]) == MAX_ANNEX_ENTRIES
+    assert show.annex_note.startswith("Not shown: 100 more vehicles, 1.00 EUR.")
