@@ -34,9 +34,6 @@ from console.context import Console
 from console.fixes import LastFix
 from console.http import NAVIGATION
 from console.serve import open_socket, serve
-from tests.cloud_jobs.billing.page_lake import PageLake
-from tests.console.conftest import BROWSER_ARGUMENTS, CHROMIUM
-from tests.system.lake_of_fixes import commit_ingest
 from waybill.settings import load
 
 LIVE_DEVICES = 10_000
@@ -117,6 +114,8 @@ def server(where: Path, devices: int = 0) -> Iterator[tuple[str, int]]:
 @contextmanager
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - sizes need no browser
+
+    from tests.console.conftest import BROWSER_ARGUMENTS, CHROMIUM  # noqa: PLC0415 - the server of the benchmark holds no tests
 
     with sync_playwright() as started:
         made = started.chromium.launch(executable_path=CHROMIUM, args=BROWSER_ARGUMENTS)
@@ -252,6 +251,8 @@ _LAG: Final = """() => {
 
 def write_hour(lake: Lake) -> None:
     """An hour of vehicles that drive in circles around a city."""
+    from tests.system.lake_of_fixes import commit_ingest  # noqa: PLC0415 - the server of the benchmark holds no tests
+
     lake.create()
     count = HOUR_S // STEP_S
     at = np.tile(np.arange(count), VEHICLES)
@@ -287,6 +288,8 @@ def write_hour(lake: Lake) -> None:
 
 
 def paint() -> bool:
+    from tests.cloud_jobs.billing.page_lake import PageLake  # noqa: PLC0415 - the server of the benchmark holds no tests
+
     figures = []
     with benchmark_folder("console") as folder, ExitStack() as stack:
         where = DEMO
