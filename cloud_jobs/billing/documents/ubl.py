@@ -95,10 +95,14 @@ def _header(root: Element, document: Document, name: str, *, credit: bool) -> No
 
 
 def keeps_en_16931(document: Document) -> bool:
-    """Whether the published rules accept currency, decimals and rates."""
+    """Whether the published rules accept currency, decimals and rates, and each rate has a line."""
     if document["invoice_currency_code"] in NEWER_CURRENCIES:
         return False
     if not all(_takes_rate(vat) for vat in document["vat_breakdown"]):
+        return False
+    lined = {(line["invoiced_item_vat_category_code"], line["invoiced_item_vat_rate"]) for line in document["lines"]}
+    if not lined.issuperset((vat["vat_category_code"], vat["vat_category_rate"]) for vat in document["vat_breakdown"]):
+        # a note that takes nothing back from another rate (BR-S-01, BR-S-08)
         return False
     amounts = [
         *document["document_totals"].values(),
