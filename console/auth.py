@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,24 +27,28 @@ SIGNED_IN: Final = "/signed-in"
 SIGN_OUT: Final = "/sign-out"
 _OPEN: Final = (SIGN_IN, SIGNED_IN, SIGN_OUT, "/static/", "/shared/")
 """Addresses that need no session. A shared link is proven by itself."""
+_NOBODY: Final = Viewer("nobody", frozenset(), frozenset())
 _log = structlog.get_logger(__name__)
 
 
 def viewer_of(settings: ConsoleAuth, name: str, groups: list[str]) -> Viewer | None:
     """What a person in these groups may see; None if no group of the settings is among them.
 
-    A group without `tenants` sees every tenant, one without `accounts` every account; more groups see the union.
+    A group with neither `tenants` nor `accounts` sees everything. Otherwise the names of all groups add up, and both
+    lists limit: two limited groups never see more than what one of them names.
     """
     rights = [settings.groups[group] for group in groups if group in settings.groups]
     if not rights:
         return None
-    tenants = None if any(one.tenants is None for one in rights) else {t for one in rights for t in one.tenants or ()}
-    accounts = (
-        None if any(one.accounts is None for one in rights) else {a for one in rights for a in one.accounts or ()}
-    )
-    return Viewer(
-        name, None if tenants is None else frozenset(tenants), None if accounts is None else frozenset(accounts)
-    )
+    if any(one.tenants is None and one.accounts is None for one in rights):
+        return Viewer(name)
+    return Viewer(name, _named(one.tenants for one in rights), _named(one.accounts for one in rights))
+
+
+def _named(lists: Iterable[tuple[str, ...] | None]) -> frozenset[str] | None:
+    """All names of some lists; None if there is no list."""
+    known = [one for one in lists if one is not None]
+    return frozenset().union(*known) if known else None
 
 
 class SignInRequired:
@@ -55,6 +60,7 @@ class SignInRequired:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(_OPEN):
+            scope["viewer"] = _NOBODY
             await self._app(scope, receive, send)
             return
         known = scope["session"].get("user")
@@ -111,6 +117,8 @@ class SignIn:
         ]
 
     async def _sign_in(self, request: Request) -> Response:
+        # a session that signs in again does not go on meanwhile
+        request.session.pop("user", None)
         try:
             answer: Response = await self._provider.authorize_redirect(
                 request, self._settings.base_url.rstrip("/") + SIGNED_IN

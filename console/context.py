@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,18 +40,28 @@ class Viewer:
     tenants: frozenset[str] | None = None
     accounts: frozenset[str] | None = None
 
+    @property
+    def sees_all(self) -> bool:
+        return self.tenants is None and self.accounts is None
+
     def sees_tenant(self, tenant: str) -> bool:
         return self.tenants is None or tenant in self.tenants
 
     def sees_device(self, device: TenantDevice, account: Account | None) -> bool:
-        """Whether a device may be seen, which an account pays for; None: no account does, then its tenant decides."""
+        """Whether a device may be seen, which an account pays for; None: no account does."""
+        return self.sees(device, () if account is None else (account.id,))
+
+    def sees(self, device: TenantDevice, payers: Collection[str]) -> bool:
+        """Whether a device may be seen that only these accounts pay for. Without any, its tenant must be named."""
         if not self.sees_tenant(device.tenant):
             return False
-        return self.accounts is None or account is None or account.id in self.accounts
+        if self.accounts is None:
+            return True
+        return self.accounts.issuperset(payers) if payers else self.tenants is not None
 
     def require_all(self) -> None:
         """For what tells of the whole platform. Raises NotThere."""
-        if self.tenants is not None or self.accounts is not None:
+        if not self.sees_all:
             raise NotThere("there is no such page, or you may not see it")
 
     def require_tenant(self, tenant: str) -> None:
@@ -124,10 +134,16 @@ class Console:
         """The time zone of the accounts, if all have the same; UTC otherwise."""
         return self.reference.zone()
 
-    def visible(self, viewer: Viewer, devices: Iterable[TenantDevice]) -> frozenset[TenantDevice]:
-        """The devices that a viewer may see now. Raises LakeError, StoreUnavailable."""
-        accounts = self.reference.account_of(self.now()) if viewer.accounts is not None else {}
-        return frozenset(device for device in devices if viewer.sees_device(device, accounts.get(device)))
+    def visible(
+        self, viewer: Viewer, devices: Iterable[TenantDevice], during: tuple[datetime, datetime] | None = None
+    ) -> frozenset[TenantDevice]:
+        """The devices that a viewer may see now, or throughout a span: not if another account paid in any of it.
+
+        Raises LakeError, StoreUnavailable.
+        """
+        start, end = during or (self.now(), self.now() + timedelta(microseconds=1))
+        payers = self.reference.payers_during(start, end) if viewer.accounts is not None else {}
+        return frozenset(device for device in devices if viewer.sees(device, payers.get(device, ())))
 
     def log_access(self, viewer: Viewer, command: str, device: TenantDevice, **what: object) -> None:
         """Logs that a viewer sees positions of a device. Raises LakeError; then nothing may be shown."""
@@ -136,6 +152,7 @@ class Console:
 
     def log_fleet_access(self, viewer: Viewer, command: str) -> None:
         """Logs that a viewer sees the last positions of all devices that it may see; one line for each tenant."""
-        for tenant in self.settings.tenants:
+        # a tenant that was taken out of the settings may still have records
+        for tenant in sorted({*self.settings.tenants, *(one.tenant for one in self.completeness.read().streams)}):
             if viewer.sees_tenant(tenant):
                 self.log_access(viewer, command, TenantDevice(tenant, "*"))

@@ -22,6 +22,8 @@ _COLUMNS: Final = (
     *("tenant", "device", "region", "device_time", "received_at", "latitude", "longitude"),
     *("speed_mps", "heading_deg", "accuracy_m", "kind"),
 )
+FIRST: Final = datetime(1971, 1, 1, tzinfo=UTC)
+"""A fix before it has the time of a clock that was never set."""
 _AHEAD: Final = timedelta(days=1)
 """A fix whose device time is this far after the time of the read is left out: its clock is wrong."""
 
@@ -48,7 +50,7 @@ class LastFix(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LastFixes:
     """`of`: by device. `since`: older fixes are known only from commits of that time; None if there are no records.
-    `left_out`: fixes that cannot be used: at 0°/0°, outside the world, or ahead of the clock.
+    `left_out`: fixes that cannot be used: at 0°/0°, outside the world, ahead of the clock, or before FIRST.
     """
 
     of: dict[TenantDevice, LastFix]
@@ -117,7 +119,9 @@ def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tup
     latitude = pc.fill_null(rows["latitude"], float("nan")).to_numpy()
     longitude = pc.fill_null(rows["longitude"], float("nan")).to_numpy()
     usable = usable_positions(latitude, longitude, tracks)
-    usable &= pc.less(rows["device_time"], pa.scalar(before, rows["device_time"].type)).to_numpy(zero_copy_only=False)
+    kind = rows["device_time"].type
+    usable &= pc.less(rows["device_time"], pa.scalar(before, kind)).to_numpy(zero_copy_only=False)
+    usable &= pc.greater_equal(rows["device_time"], pa.scalar(FIRST, kind)).to_numpy(zero_copy_only=False)
     left_out = int(len(usable) - np.count_nonzero(usable))
     kept = rows.filter(pa.array(usable)).sort_by([("device_time", "ascending")])
     asked = [name for name in _COLUMNS if name not in ("tenant", "device", "kind")]

@@ -23,6 +23,7 @@ from cloud_jobs.lake.tables import Condition
 from console.context import Query
 from console.errors import BadQuery
 from console.lake import OpenLake
+from console.page import is_usual
 
 MAX_ROWS: Final = 200_000
 """A selection with more rows is not counted: its reader has to narrow it."""
@@ -112,6 +113,8 @@ def _moment(text: str, name: str, zone: ZoneInfo, now: datetime) -> datetime | N
         return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
         found = datetime.fromisoformat(text)
+        if not is_usual(found):
+            raise ValueError("it is not between 1971 and 2200")
         return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise BadQuery(name, f"{text!r} is not a time, as 2026-01-05T08:00 or 24h") from error

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
-from console.fixes import DEGREES, LastFix, LastFixes, LastFixReader, column_text, usable_positions
+from console.fixes import DEGREES, FIRST, LastFix, LastFixes, LastFixReader, column_text, usable_positions
 from waybill.record import DEVICE_PATTERN, Kind
 
 _POLL_S: Final = 2.0
 _AHEAD: Final = timedelta(days=1)
+_FIRST_US: Final = round(FIRST.timestamp() * 1_000_000)
 _FIRST_ROOM: Final = 1024
 _UNKNOWN: Final = -1
 
@@ -226,7 +227,11 @@ class LiveFeed:
             return None
         now = self._now()
         before_us = round((now + _AHEAD).timestamp() * 1_000_000)
-        good = (columns.kind == Kind.POSITION) & (columns.device_time_us < before_us)
+        good = (
+            (columns.kind == Kind.POSITION)
+            & (columns.device_time_us < before_us)
+            & (columns.device_time_us >= _FIRST_US)
+        )
         good &= usable_positions(columns.latitude, columns.longitude, self._settings.tracks)
         if not good.any():
             return None

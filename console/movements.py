@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -16,8 +18,9 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.tables import Condition
 from console.context import Query
-from console.errors import BadQuery
+from console.errors import BadQuery, Busy
 from console.lake import OpenLake
+from console.page import is_usual
 from geo.spatial import Fixes, Revision, Tracks, TrackSettings, build_tracks, in_force, valid_positions
 
 MOST_RECORDS: Final = 20_000_000
@@ -33,6 +36,11 @@ _COLUMNS: Final = (
     "speed_mps",
     "accuracy_m",
 )
+
+_LARGE: Final = 2_000_000
+"""Of spans with more records one is read at a time: each takes hundreds of megabytes."""
+_WAIT_S: Final = 30.0
+_one_large = threading.Lock()
 
 Visible = Callable[[Collection[TenantDevice]], Collection[TenantDevice]]
 """Which devices of some may be shown."""
@@ -97,7 +105,7 @@ def _moment(query: Query, name: str, zone: ZoneInfo) -> datetime | None:
         made = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise BadQuery(name, f"{text!r} is not a time, as 2026-01-05T08:20") from error
-    if not 1971 <= made.year <= 2200:
+    if not is_usual(made):
         raise BadQuery(name, f"{text!r} is not a time between 1971 and 2200")
     return made
 
@@ -186,9 +194,24 @@ def read_movements(
         *([("tenant", "=", tenant)] if tenant else []),
         *_near(near, rules),
     ]
-    rows = lake.rows_in(wanted, _COLUMNS, where=where)
-    rows, devices, device = _numbered(rows, visible)
-    return _movements(rows, devices, device, rules, (len(wanted), len(stored)))
+    with _turn(records):
+        rows = lake.rows_in(wanted, _COLUMNS, where=where)
+        rows, devices, device = _numbered(rows, visible)
+        return _movements(rows, devices, device, rules, (len(wanted), len(stored)))
+
+
+@contextmanager
+def _turn(records: int) -> Iterator[None]:
+    """Waits until no other large span is read. Raises Busy."""
+    if records <= _LARGE:
+        yield
+    elif _one_large.acquire(timeout=_WAIT_S):
+        try:
+            yield
+        finally:
+            _one_large.release()
+    else:
+        raise Busy("another large span is being read; choose a shorter one, or ask again in a minute")
 
 
 def _near(box: Box | None, rules: TrackSettings) -> Iterator[Condition]:

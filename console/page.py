@@ -168,6 +168,16 @@ def address(*parts: str, **query: str | None) -> str:
     return f"{path}?{urlencode(asked)}" if asked else path
 
 
+def device_day(device: tuple[str, str], moment: datetime, zone: ZoneInfo, asked_zone: str) -> str:
+    """The address of a device (tenant, name) on the day of a moment, which is a day of the page's zone."""
+    return address("device", *device, day=moment.astimezone(zone).date().isoformat(), zone=asked_zone)
+
+
+def is_usual(moment: datetime) -> bool:
+    """Whether a moment is far enough from the ends of the calendar to count on from it."""
+    return 1971 <= moment.year <= 2200
+
+
 # Values as text, for HTML and for a terminal.
 
 

@@ -110,6 +110,18 @@ class Reference:
             if one.begin <= moment and (one.end is None or moment < one.end)
         }
 
+    def payers_during(self, start: datetime, end: datetime) -> dict[TenantDevice, set[str]]:
+        """The accounts that pay for each device at any time from `start` until before `end`."""
+        found: dict[TenantDevice, set[str]] = {}
+        for version in self.state().accounts:
+            for one in version.account.devices:
+                begin = max(version.begin, one.begin)
+                ends = (version.until, version.account.effective_until, one.end)
+                last = min((moment for moment in ends if moment is not None), default=None)
+                if begin < end and (last is None or max(begin, start) < last):
+                    found.setdefault(one.of_device, set()).add(version.account.id)
+        return found
+
     def zone(self) -> ZoneInfo:
         """The time zone of the payers, if all have the same; UTC otherwise."""
         zones = {one.account.payer.time_zone for one in self.state().accounts if one.account.payer}

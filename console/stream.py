@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
+import structlog
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -20,12 +22,17 @@ from cloud_jobs.lake.coverage import TenantDevice
 from console.context import Console, Query, Viewer
 from console.live import LiveStatus
 
+_log = structlog.get_logger(__name__)
 MOST_STREAMS: Final = 100
 _EACH_S: Final = 1.0
 _A_SECOND: Final = 20_000
 """The most devices of an update a second; larger fleets get an update less often."""
 _AT_LEAST_EACH_S: Final = 10.0
 """So often an event is sent even if nothing came: a tab that is gone is noticed by it."""
+GROUP_S: Final = 900.0
+"""So long a stream lasts at most. Then the browser opens it again, and its session, and what it may see, are judged
+again.
+"""
 _RETRY: Final = "retry: 3000\n\n"
 
 Update = tuple[int, str]
@@ -41,6 +48,7 @@ class _Group:
     numbers: list[int] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     looked: int = 0
+    begun_s: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -108,8 +116,8 @@ class LiveStreams:
         finally:
             self._console.feed.watchers -= 1
             group.tabs.remove(tab)
-            if not group.tabs:
-                self._groups.pop(key, None)
+            if not group.tabs and self._groups.get(key) is group:
+                del self._groups[key]
             if not self._groups and self._publisher is not None:
                 self._publisher.cancel()
                 self._publisher = None
@@ -125,8 +133,17 @@ class LiveStreams:
             if now == self._sent and loop.time() - self._sent_s < _AT_LEAST_EACH_S:
                 continue
             self._sent, self._sent_s = now, loop.time()
-            for group in [*self._groups.values()]:
-                update = await run_in_threadpool(self._encode, group)
+            for key, group in [*self._groups.items()]:
+                if time.monotonic() - group.begun_s > GROUP_S:
+                    self._groups.pop(key, None)
+                    _offer(group.tabs, None)
+                    continue
+                try:
+                    update = await run_in_threadpool(self._encode, group)
+                except CloudError as error:
+                    # the tabs say how old their last update is; the next one may succeed
+                    _log.warning("no update for open tabs", error=str(error))
+                    continue
                 _offer(group.tabs, update)
 
     def _encode(self, group: _Group) -> Update:

@@ -96,8 +96,10 @@ def page(console: Console, query: Query) -> Page:
     zone = clock_of(console, query).zone
     day = _day(query, fix, zone, now)
     path = address("device", *device)
-    console.log_access(query.viewer, "console device", device, day=day)
     start, end = day_span(datetime(day.year, day.month, day.day, tzinfo=zone))
+    if not console.visible(query.viewer, [device], (start, end)):
+        raise NotThere(f"another account paid for this device on {day}, or you may not see it on that day")
+    console.log_access(query.viewer, "console device", device, day=day)
     of_day = DeviceDay.read(console.lake, device, start, end)
     track = of_day.track(console.settings.tracks)
     quarters, holes = of_day.quarters(), of_day.holes(streams)

@@ -58,7 +58,7 @@ def page(console: Console, query: Query) -> Page:
         for one in reference.fences
         if (state_of(one, now) == state if state else state_of(one, now) != "past") and name.lower() in _names(one)
     ]
-    sees_all = query.viewer.tenants is None and query.viewer.accounts is None
+    sees_all = query.viewer.sees_all
     note = "Versions in force and to come." if not state else ""
     if len(found) > MAX_SHOWN:
         note += f" The first {MAX_SHOWN:,} of {len(found):,} are listed."
@@ -118,7 +118,7 @@ def fence_page(console: Console, query: Query) -> Page:
     new = _version(versions, query.get("to"), "to") or _current(versions, now)
     at = versions.index(new)
     old = _version(versions, query.get("from"), "from") or (versions[at - 1] if at else None)
-    sees_all = query.viewer.tenants is None and query.viewer.accounts is None
+    sees_all = query.viewer.sees_all
     choices = tuple((key_of(one), _key_text(one, clock)) for one in versions)
     tables = [
         Table.of(

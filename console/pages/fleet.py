@@ -17,11 +17,13 @@ from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
 from console.errors import BadQuery
 from console.fixes import LastFix, LastFixes, column_text, day_span, degrees_text
 from console.http import clock_of
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address, is_usual
 from console.reference import FenceVersion
 
 SILENT_S: Final = 300.0
 """A device whose last fix is older is shown as silent: its speed and state since then are unknown."""
+CLOCKS: Final = timedelta(minutes=1)
+"""So much may the clocks of a device and of this console differ. A fix that is farther ahead says nothing of now."""
 MOVING_MPS: Final = 0.8
 ROWS_OF_PAGE: Final = 200
 _ALERTS: Final = timedelta(hours=1)
@@ -103,7 +105,7 @@ def state_of(fix: LastFix, now: datetime) -> str:
     """`driving`, `parked`, `silent`, or `unknown` for a recent fix without a speed."""
     if (now - fix.time).total_seconds() > SILENT_S:
         return "silent"
-    if fix.speed_mps is None:
+    if fix.speed_mps is None or fix.time > now + CLOCKS:
         return UNKNOWN
     return "driving" if fix.speed_mps > MOVING_MPS else "parked"
 
@@ -138,7 +140,8 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
         tables=(table,),
         facts=_facts(matching, fixes, now, query),
         island=Island(
-            "fleet", lambda: _island(console, matching, now, span) | {"live": "" if at else "/live", "zone": zone.key}
+            "fleet",
+            lambda: _island(console, query, matching, now, span) | {"live": "" if at else "/live", "zone": zone.key},
         ),
         state={name: query.get(name) for name in (*_FILTERS, "box", "at", "zone", "page") if query.get(name)},
         form=_form(everything),
@@ -154,6 +157,8 @@ def moment_of(query: Query) -> datetime | None:
         moment = datetime.fromisoformat(text)
         if moment.utcoffset() is None:
             raise ValueError("it has no offset")
+        if not is_usual(moment):
+            raise ValueError("it is not between 1971 and 2200")
         return moment.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise BadQuery("at", f"{text!r} is not a time with its offset, as 2026-03-05T09:30:00Z") from error
@@ -179,7 +184,7 @@ def seen_devices(console: Console, query: Query, fixes: LastFixes, now: datetime
         if not sees(device, account):
             continue
         fix = fixes.of.get(device)
-        if fix is not None and fix.time > now:
+        if fix is not None and fix.time > (now if query.get("at") else now + CLOCKS):
             fix = None
         state = state_of(fix, now) if fix else "silent" if device in records and device not in fixes.of else UNKNOWN
         found.append(
@@ -207,7 +212,7 @@ def _row(one: Seen, usage: DayUsage | None, alerts: AlertCounts, now: datetime) 
         "href": address("device", device.tenant, device.device),
         "state": one.state,
         "time": fix.time if fix else None,
-        "age_s": round((now - fix.time).total_seconds()) if fix else None,
+        "age_s": max(0, round((now - fix.time).total_seconds())) if fix else None,
         # a silent device may drive now
         "speed_mps": fix.speed_mps if fix and one.state != "silent" else None,
         "today_m": usage.distance_m if usage else None,
@@ -225,7 +230,7 @@ def _facts(matching: Sequence[Seen], fixes: LastFixes, now: datetime, query: Que
     states = Counter(one.state for one in matching)
     facts = [Fact("devices", "Devices", len(matching), Kind.COUNT)]
     facts += [Fact(name, name.capitalize(), states[name], Kind.COUNT) for name in _MOTION]
-    if fixes.left_out:
+    if fixes.left_out and query.viewer.sees_all:
         facts.append(Fact("left_out", "Positions not used", fixes.left_out, Kind.COUNT))
     newest = _stopped(sorted(one.fix.time for one in matching if one.state == "silent" and one.fix), len(matching))
     if newest is not None and now - newest > _LONG_AGO:
@@ -288,10 +293,11 @@ def _form(everything: Sequence[Seen]) -> tuple[Field, ...]:
 
 
 def _island(
-    console: Console, matching: Sequence[Seen], now: datetime, span: tuple[datetime, datetime]
+    console: Console, query: Query, matching: Sequence[Seen], now: datetime, span: tuple[datetime, datetime]
 ) -> dict[str, Any]:
     placed = [one.fix for one in matching if one.fix is not None]
-    tracks = console.day_tracks.read(*span).document([one.device for one in matching])
+    drawn = console.visible(query.viewer, [one.device for one in matching], span)
+    tracks = console.day_tracks.read(*span).document(drawn)
     return {
         "ids": [[fix.tenant, fix.device] for fix in placed],
         **fix_columns(placed),

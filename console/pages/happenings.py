@@ -79,7 +79,7 @@ def events_page(console: Console, query: Query) -> Page:
     _log_access(console, query, asked, "console /events")
     found, warnings = _tried(lambda: events(console.lake, asked))
     met, more = _tried(lambda: encounters(console.lake, asked))
-    visible = _visible(console, query, [*found, *met])
+    visible = _visible(console, query, asked, [*found, *met])
     found = [one for one in found if _of_device(one) <= visible]
     met = [one for one in met if _of_device(one) <= visible]
     tables = (
@@ -124,7 +124,7 @@ def alerts_page(console: Console, query: Query) -> Page:
     names = _names(console)
     _log_access(console, query, asked, "console /alerts")
     found, warnings = _tried(lambda: alerts(console.lake, asked))
-    visible = _visible(console, query, found)
+    visible = _visible(console, query, asked, found)
     found = [one for one in found if _of_device(one) <= visible]
     verdict = query.get("verdict")
     shown = [one for one in found if not verdict or one.verdict == verdict]
@@ -180,8 +180,9 @@ def _of_device(one: EventRow | EncounterRow | AlertRow) -> frozenset[TenantDevic
     return frozenset(TenantDevice(one.tenant, name) for name in names)
 
 
-def _visible(console: Console, query: Query, found: list[Any]) -> frozenset[TenantDevice]:
-    return console.visible(query.viewer, {device for one in found for device in _of_device(one)})
+def _visible(console: Console, query: Query, asked: Selection, found: list[Any]) -> frozenset[TenantDevice]:
+    devices = {device for one in found for device in _of_device(one)}
+    return console.visible(query.viewer, devices, (asked.start, asked.end))
 
 
 def _log_access(console: Console, query: Query, asked: Selection, page: str) -> None:

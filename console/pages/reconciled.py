@@ -13,7 +13,7 @@ from cloud_jobs.lake.snapshots import read_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Reconciliation, Station, outcome_of, reconcile
 from console.bills import days_asked
 from console.context import Console, Query
-from console.errors import BadQuery, Busy, NotThere
+from console.errors import BadQuery, Busy
 from console.page import Column, Fact, Field, Kind, Page, Row, Table, address
 
 COLUMNS: Final = (
@@ -44,9 +44,8 @@ _lock = threading.Lock()
 
 def page(console: Console, query: Query) -> Page:
     """The stations of a period at the snapshot of its newest closing, for one payer or for all."""
-    if query.viewer.accounts is not None or query.viewer.tenants is not None:
-        # the stations count records of all devices, and numbers of all documents
-        raise NotThere("there is no such page, or you may not see it")
+    # the stations count records of all devices, and numbers of all documents
+    query.viewer.require_all()
     asked = {name: query.get(name) for name in ("payer", "period", "zone") if query.get(name)}
     form = (Field("payer", "Payer"), Field("period", "Period (2026-03 or 2026-03-05)"))
     if "period" not in asked:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from console.movements import (
     read_movements,
     span_of,
 )
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day
 from console.pages.fleet import SILENT_S, features_of
 
 USUAL: Final = timedelta(hours=2)
@@ -54,9 +56,10 @@ def page(console: Console, query: Query) -> Page:
     """The events of a span, and each device's first and last fix in it."""
     zone = clock_of(console, query).zone
     span, tenant = _asked(console, query)
-    visible = partial(console.visible, query.viewer)
+    visible = partial(console.visible, query.viewer, during=span)
     moved = _read(console, query, span, tenant)
     events, count = read_happenings(console.lake, span, visible, tenant=tenant, most=MOST_EVENTS)
+    _log_access(console, query, span, {*(one.tenant for one in moved.devices), *(one.device.tenant for one in events)})
     cut = f" The first {len(events):,} of {count:,}." if count > len(events) else ""
     state = {name: query.get(name) for name in ("tenant", "at", "rate", "device", "zone") if query.get(name)}
     tenants = [name for name in console.settings.tenants if query.viewer.sees_tenant(name)]
@@ -69,8 +72,15 @@ def page(console: Console, query: Query) -> Page:
             Fact("devices", "Devices", len(moved.devices), Kind.COUNT),
         ),
         tables=(
-            Table.of("events", "Events", _EVENTS, events, _event_row, note=f"In the order of time.{cut}"),
-            _devices(moved, span),
+            Table.of(
+                "events",
+                "Events",
+                _EVENTS,
+                events,
+                partial(_event_row, zone, query.zone),
+                note=f"In the order of time.{cut}",
+            ),
+            _devices(moved, span, zone, query.zone),
         ),
         island=Island(
             "replay",
@@ -98,9 +108,14 @@ def data(console: Console, query: Query) -> Page:
     """The fixes of a span as base64 columns of int32, for the picture."""
     span, tenant = _asked(console, query)
     moved = _read(console, query, span, tenant)
-    for name in sorted({device.tenant for device in moved.devices}):
-        console.log_access(query.viewer, "console replay", TenantDevice(name, "*"), since=span.start, until=span.end)
+    _log_access(console, query, span, {one.tenant for one in moved.devices})
     return Page(path="/replay/data", title="Fixes of a span", island=Island("columns", columns(moved, span)))
+
+
+def _log_access(console: Console, query: Query, span: Span, tenants: Iterable[str]) -> None:
+    """Events, and the first and last fix, say where a device was: the table is logged as the picture is."""
+    for name in sorted(tenants):
+        console.log_access(query.viewer, "console replay", TenantDevice(name, "*"), since=span.start, until=span.end)
 
 
 def _asked(console: Console, query: Query) -> tuple[Span, str]:
@@ -113,13 +128,13 @@ def _asked(console: Console, query: Query) -> tuple[Span, str]:
 
 
 def _read(console: Console, query: Query, span: Span, tenant: str) -> Movements:
-    visible = partial(console.visible, query.viewer)
+    visible = partial(console.visible, query.viewer, during=span)
     # places as reported: a replay shows what was received
     rules = console.settings.tracks.as_reported()
     return read_movements(console.lake, span, rules, visible, tenant=tenant)
 
 
-def _event_row(one: Happening) -> Row:
+def _event_row(zone: ZoneInfo, asked_zone: str, one: Happening) -> Row:
     row: Row = {
         "id": one.id,
         "time": one.time,
@@ -129,10 +144,10 @@ def _event_row(one: Happening) -> Row:
         "place": one.place if one.other is None else f"{one.other.tenant}/{one.other.device}",
         "value": one.value,
     }
-    return row | {"href": _device_address(one.device, one.time)}
+    return row | {"href": device_day(one.device, one.time, zone, asked_zone)}
 
 
-def _devices(moved: Movements, span: Span) -> Table:
+def _devices(moved: Movements, span: Span, zone: ZoneInfo, asked_zone: str) -> Table:
     fixes, row = moved.tracks.fixes, moved.tracks.row
     device = fixes.device[row]
     count = len(moved.devices)
@@ -150,7 +165,7 @@ def _devices(moved: Movements, span: Span) -> Table:
             "last": times[1],
             "fixes": end - begin,
             "metres": float(metres[at]) if end > begin else None,
-            "href": _device_address(one, span.start),
+            "href": device_day(one, times[0] or span.start, zone, asked_zone),
         }
 
     cut = f" The first {MOST_DEVICES:,} of {count:,} devices." if count > MOST_DEVICES else ""
@@ -202,10 +217,6 @@ def _packed(values: np.ndarray[Any, Any]) -> str:
 
 def _id(device: TenantDevice) -> str:
     return f"{device.tenant}/{device.device}"
-
-
-def _device_address(device: TenantDevice, moment: datetime) -> str:
-    return address("device", device.tenant, device.device, day=moment.astimezone(UTC).date().isoformat())
 
 
 def _ms(moment: datetime) -> int:

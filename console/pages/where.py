@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import shapely
@@ -16,7 +17,7 @@ from console.context import Console, Query
 from console.errors import BadQuery
 from console.http import clock_of
 from console.movements import Box, Movements, Span, local_text, newest_span, read_movements, span_of
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day
 from console.pages.fleet import features_of
 from geo.spatial import Fence, FenceSet, fences_from_geojson, find_visits, pieces_by_fence
 
@@ -149,7 +150,7 @@ def find_presence(console: Console, query: Query, area: Fence, span: Span, tenan
         # what decides the first and the last segment lies outside the window
         span.widened(rules.margin_ms, rules.reach_ahead_ms),
         rules,
-        partial(console.visible, query.viewer),
+        partial(console.visible, query.viewer, during=span),
         tenant=tenant,
         near=Box(west, south, east, north),
     )
@@ -223,7 +224,7 @@ def page(console: Console, query: Query) -> Page:
         path="/where",
         title="Place and time",
         facts=() if found is None else _facts(found, span),
-        tables=_tables(found),
+        tables=_tables(found, zone, query.zone),
         island=Island("where", _island(console, area, found, span)),
         state=state | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
@@ -248,7 +249,7 @@ def _facts(found: Presence, span: Span) -> tuple[Fact, ...]:
     )
 
 
-def _tables(found: Presence | None) -> tuple[Table, ...]:
+def _tables(found: Presence | None, zone: ZoneInfo, asked_zone: str) -> tuple[Table, ...]:
     if found is None:
         return (Table("visits", "Visits", _VISITS, empty="Draw an area on the map, or type one."),)
     count = len(found.visits)
@@ -261,12 +262,20 @@ def _tables(found: Presence | None) -> tuple[Table, ...]:
         of_device.setdefault(visit.device, []).append(visit)
     devices = [*of_device.items()][:MOST_VISITS]
     return (
-        Table.of("devices", "Devices", _DEVICES, devices, partial(_device_row, found), empty=empty),
-        Table.of("visits", "Visits", _VISITS, found.visits[:MOST_VISITS], _visit_row, note=note, empty=empty),
+        Table.of("devices", "Devices", _DEVICES, devices, partial(_device_row, found, zone, asked_zone), empty=empty),
+        Table.of(
+            "visits",
+            "Visits",
+            _VISITS,
+            found.visits[:MOST_VISITS],
+            partial(_visit_row, zone, asked_zone),
+            note=note,
+            empty=empty,
+        ),
     )
 
 
-def _visit_row(one: Visit) -> Row:
+def _visit_row(zone: ZoneInfo, asked_zone: str, one: Visit) -> Row:
     return {
         "id": f"{one.device.tenant}/{one.device.device}/{one.start.isoformat()}",
         "device": one.device.device,
@@ -276,11 +285,11 @@ def _visit_row(one: Visit) -> Row:
         "end": one.end,
         "ended": one.ended,
         "stay_s": one.stay_s,
-        "href": _device_address(one.device, one.start),
+        "href": device_day(one.device, one.start, zone, asked_zone),
     }
 
 
-def _device_row(found: Presence, item: tuple[TenantDevice, list[Visit]]) -> Row:
+def _device_row(found: Presence, zone: ZoneInfo, asked_zone: str, item: tuple[TenantDevice, list[Visit]]) -> Row:
     device, visits = item
     return {
         "id": f"{device.tenant}/{device.device}",
@@ -291,12 +300,8 @@ def _device_row(found: Presence, item: tuple[TenantDevice, list[Visit]]) -> Row:
         "metres": found.metres.get(device),
         "first": visits[0].start,
         "last": max(visit.end for visit in visits),
-        "href": _device_address(device, visits[0].start),
+        "href": device_day(device, visits[0].start, zone, asked_zone),
     }
-
-
-def _device_address(device: TenantDevice, moment: datetime) -> str:
-    return address("device", device.tenant, device.device, day=moment.astimezone(UTC).date().isoformat())
 
 
 def _island(console: Console, area: Fence | None, found: Presence | None, span: Span) -> dict[str, Any]:

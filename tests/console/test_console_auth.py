@@ -119,6 +119,8 @@ def test_groups_add_up() -> None:
         "one": ConsoleGroup(tenants=("a",), accounts=("x",)),
         "two": ConsoleGroup(tenants=("b",), accounts=()),
         "all": ConsoleGroup(),
+        "drivers": ConsoleGroup(tenants=("a",)),
+        "clerks": ConsoleGroup(accounts=("x",)),
     }
     auth = ConsoleAuth(issuer="https://id.example", client_id="w", base_url="https://w.example", groups=groups)
     both = viewer_of(auth, "n", ["one", "two"])
@@ -129,6 +131,9 @@ def test_groups_add_up() -> None:
     assert everything is not None
     assert (everything.tenants, everything.accounts) == (None, None)
     assert viewer_of(auth, "n", []) is None
+    limited = viewer_of(auth, "n", ["drivers", "clerks"])
+    assert limited is not None
+    assert (limited.tenants, limited.accounts) == (frozenset({"a"}), frozenset({"x"})), "not everything"
 
 
 def test_without_sign_in_it_listens_on_loopback_only() -> None:

@@ -50,7 +50,8 @@ const ageOf = (fleet: Fleet, at: number): number => fleet.now / 1000 - (fleet.fi
 function stateOf(fleet: Fleet, at: number): State {
   if (ageOf(fleet, at) > fleet.silentS) return "silent";
   const speed = fleet.fixes.speed[at] as number;
-  if (speed < 0) return "unknown";
+  // a clock far ahead of ours says nothing of now
+  if (speed < 0 || ageOf(fleet, at) < -60) return "unknown";
   return speed > fleet.movingDmps ? "driving" : "parked";
 }
 
@@ -306,7 +307,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       element.dataset.updates = String(Number(element.dataset.updates ?? "0") + 1);
     },
     (since) => {
-      said.textContent = `Live: the console does not answer since ${durationText((Date.now() - since) / 1000)}. The last known fixes are shown.`;
+      said.textContent = `Live: no update since ${timeText(since / 1000, fleet.format, fleet.zone)}. Ages and states are of then. Reload the page if this stays.`;
     },
   );
 }
