@@ -97,6 +97,8 @@ def page(console: Console, query: Query) -> Page:
     day = _day(query, fix, zone, now)
     path = address("device", *device)
     start, end = day_span(datetime(day.year, day.month, day.day, tzinfo=zone))
+    if not start < end:
+        raise BadQuery("day", f"{day} does not exist in {zone.key}: the clocks there left it out")
     if not console.visible(query.viewer, [device], (start, end)):
         raise NotThere(f"another account paid for this device on {day}, or you may not see it on that day")
     console.log_access(query.viewer, "console device", device, day=day)
