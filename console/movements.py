@@ -23,7 +23,7 @@ from console.lake import OpenLake
 from console.page import is_usual
 from geo.spatial import Fixes, Revision, Tracks, TrackSettings, build_tracks, in_force, valid_positions
 
-MOST_RECORDS: Final = 20_000_000
+MOST_RECORDS: Final = 3_000_000
 """A span whose files hold more records is refused."""
 _COLUMNS: Final = (
     "tenant",
