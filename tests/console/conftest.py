@@ -40,7 +40,7 @@ def console_of(lake: Path, **console: Any) -> Console:
     return Console(CloudSettings.model_validate(settings), now=lambda: NOW)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def page_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("console")
     made = PageLake(folder)
@@ -65,7 +65,7 @@ class Served(NamedTuple):
         return answer.text
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def streets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base map: the streets of a scenario."""
     file: Path = tmp_path_factory.mktemp("basemap") / "streets.geojson"
@@ -73,7 +73,7 @@ def streets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(page_lake: Path, streets: Path) -> Iterator[Served]:
     console = console_of(page_lake, basemap=str(streets), basemap_credit="Streets: made by <the> simulator")
     yield from serving(console)
@@ -93,7 +93,7 @@ def serving(console: Console, viewer: Viewer = LOCAL) -> Iterator[Served]:
     app = make_app(console)
     socket = open_socket(console.settings.console)
     server = make_server(seen_by(app, viewer), app.state.streams.end, grace_s=2)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     try:
         while not server.started:
@@ -103,6 +103,7 @@ def serving(console: Console, viewer: Viewer = LOCAL) -> Iterator[Served]:
         server.should_exit = True
         thread.join(10)
         socket.close()
+        assert not thread.is_alive(), "it ends its streams and itself"
 
 
 CHROMIUM = shutil.which("chromium")
@@ -164,9 +165,11 @@ class Tab:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium with software rendering."""
+    """Debian's Chromium with software rendering. While it runs, this thread has an event loop: no test outside of this
+    package would get another.
+    """
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - most tests need no browser
 
     assert CHROMIUM, "chromium is missing: make setup installs it"

@@ -63,7 +63,7 @@ def provider() -> Iterator[Provider]:
     socket = open_socket(ConsoleSettings(port=0))
     made.url = f"http://127.0.0.1:{socket.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(made.app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
     thread.start()
     yield made
     server.should_exit = True

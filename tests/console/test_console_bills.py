@@ -47,7 +47,7 @@ def close(lake: Lake) -> None:
     close_period(lake, snapshot, (DAY, DAY), None, run=run)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def billed_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A day that was closed while a vehicle was silent, closed again when it was back, and issued."""
     folder: Path = tmp_path_factory.mktemp("billed")
@@ -60,7 +60,7 @@ def billed_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "lake"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def billed(billed_lake: Path) -> Iterator[Served]:
     yield from serving(console_of(billed_lake))
 

@@ -227,7 +227,12 @@ def test_without_an_extra_only_these_commands_explain_themselves() -> None:
         "edge-agent",
         "waybill alerts",
         "waybill canary",
+        "waybill console",
+        "waybill console-link",
         "waybill device",
+        "waybill events",
+        "waybill fleet",
+        "waybill health",
     }
 
 
