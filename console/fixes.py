@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -251,15 +250,6 @@ def column_text(column: np.ndarray[Any, Any]) -> str:
 def degrees_text(degrees: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     """Degrees as a column of 1e-7 degrees, an `Int32Array`."""
     return column_text(np.rint(degrees * DEGREES).astype("<i4"))
-
-
-def bounds_of(places: Iterable[tuple[float, float]]) -> tuple[float, float, float, float] | None:
-    """West, south, east, north of (longitude, latitude) places; None without any."""
-    known = [*places]
-    if not known:
-        return None
-    longitudes, latitudes = zip(*known, strict=True)
-    return min(longitudes), min(latitudes), max(longitudes), max(latitudes)
 
 
 def day_span(day: datetime) -> tuple[datetime, datetime]:

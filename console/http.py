@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,7 +20,7 @@ from cloud_jobs.errors import CloudError
 from console.assets import Assets, Basemap
 from console.context import Console, Query
 from console.errors import BadQuery, NotThere
-from console.page import UNKNOWN, Clock, Download, Page, address, as_json, shown
+from console.page import UNKNOWN, Clock, Download, Page, as_json, shown
 
 _log = structlog.get_logger(__name__)
 
@@ -176,10 +176,3 @@ def _logged_path(request: Request) -> str:
     """The path without the token of a shared link, which opens it."""
     path = request.url.path
     return f"{_SHARED}..." if path.startswith(_SHARED) else path
-
-
-def json_answer(values: Mapping[str, Any]) -> JSONResponse:
-    return JSONResponse(dict(values))
-
-
-__all__ = ["NAVIGATION", "Renderer", "SecurityHeaders", "View", "address", "clock_of", "json_answer"]

@@ -121,6 +121,21 @@ fetch_artifact() {
     "Remove it from Maven's local repository too (~/.m2/repository), and find out who changed it before you run this again."
 }
 
+# fetch_set FOLDER NAME TEXT: the artifacts of the array NAME_JARS, with the digests of NAME_SHA512, into a folder of the cache
+fetch_set() {
+  local -n jars="$2_JARS" digests="$2_SHA512"
+  local folder="$CACHE/$1" at work
+  [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${jars[*]}" ] && return
+  say "fetching $3"
+  work=$(mktemp -d "$CACHE/$1.XXXXXX")
+  for at in "${!jars[@]}"; do fetch_artifact "${jars[at]}" "${digests[at]}" "$work"; done
+  echo "${jars[*]}" > "$work/.artifacts"
+  chmod 755 "$work"
+  rm -rf "$folder"
+  # where another clone was quicker, its files are the same
+  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
+}
+
 # --- Pulsar's server, through Maven, outside the repository ----------------------------------------------------------
 install_pulsar() {
   local home="$CACHE/apache-pulsar-$PULSAR_VERSION"
@@ -149,18 +164,7 @@ EN16931_SHA512=(
   3d7e1ce61291cd95d792bb657452ad6ef47f1ceda8c06ae9751c7ec1f12aa6cff96b9bd6cefee8db1fce0b828bb604bae09085f3c04dccd1bf0605d42a1c6f47
 )
 
-install_invoice_rules() {
-  local folder="$CACHE/en16931" at work
-  [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${EN16931_JARS[*]}" ] && return
-  say "fetching the rules of EN 16931 through Maven (6 MB, once)"
-  work=$(mktemp -d "$CACHE/en16931.XXXXXX")
-  for at in "${!EN16931_JARS[@]}"; do fetch_artifact "${EN16931_JARS[at]}" "${EN16931_SHA512[at]}" "$work"; done
-  echo "${EN16931_JARS[*]}" > "$work/.artifacts"
-  chmod 755 "$work"
-  rm -rf "$folder"
-  # where another clone was quicker, its files are the same
-  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
-}
+install_invoice_rules() { fetch_set en16931 EN16931 "the rules of EN 16931 through Maven (6 MB, once)"; }
 
 # --- veraPDF, with which a nightly test checks that invoices are PDF/A-3; it needs a JDK --------------------------------
 VERAPDF_JARS=(
@@ -200,18 +204,7 @@ VERAPDF_SHA512=(
   5d124f87b7c2bbb2b02f1c5a50920ee7be19958b7718403b529dddda45311e16f4dcdc8214b5610fd9a71669a8f74497c8652f0bc5df689c6c5ddee9f2ede536
 )
 
-install_verapdf() {
-  local folder="$CACHE/verapdf" at work
-  [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${VERAPDF_JARS[*]}" ] && return
-  say "fetching veraPDF through Maven (9 MB, once)"
-  work=$(mktemp -d "$CACHE/verapdf.XXXXXX")
-  for at in "${!VERAPDF_JARS[@]}"; do fetch_artifact "${VERAPDF_JARS[at]}" "${VERAPDF_SHA512[at]}" "$work"; done
-  echo "${VERAPDF_JARS[*]}" > "$work/.artifacts"
-  chmod 755 "$work"
-  rm -rf "$folder"
-  # where another clone was quicker, its files are the same
-  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
-}
+install_verapdf() { fetch_set verapdf VERAPDF "veraPDF through Maven (9 MB, once)"; }
 
 # --- Delta for Spark, with which the tests run the queries of docs/data-out.md; the jobs do not need it ------------------
 DELTA_JARS=(
@@ -227,18 +220,7 @@ DELTA_SHA512=(
   be2e5394a5b538ff5ff4c28bf2b548a0385f4c2cae72d8b6df54a6e5d49bacdaba062d838c46b790afdd3253cb0dbb16a1ceb26b46d4c117446819cbd4c9c012
 )
 
-install_delta() {
-  local folder="$CACHE/delta-spark" at work
-  [ "$(cat "$folder/.artifacts" 2>/dev/null)" = "${DELTA_JARS[*]}" ] && return
-  say "fetching Delta for Spark through Maven (13 MB, once)"
-  work=$(mktemp -d "$CACHE/delta-spark.XXXXXX")
-  for at in "${!DELTA_JARS[@]}"; do fetch_artifact "${DELTA_JARS[at]}" "${DELTA_SHA512[at]}" "$work"; done
-  echo "${DELTA_JARS[*]}" > "$work/.artifacts"
-  chmod 755 "$work"
-  rm -rf "$folder"
-  # where another clone was quicker, its files are the same
-  mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
-}
+install_delta() { fetch_set delta-spark DELTA "Delta for Spark through Maven (13 MB, once)"; }
 
 # --- the S3 server of the local stack, built by Go -------------------------------------------------------------------
 # Go holds each module against its checksum database, where GOSUMDB is not off. The S3 server needs 1.25. From 1.21 on Go fetches what a module needs, if it is let.
