@@ -156,6 +156,23 @@ class Tab:
         colours = [image.getpixel((round(x), round(y))) for x, y in places]
         return [tuple(one) for one in colours]  # type: ignore[misc, arg-type]
 
+    def drawn_by(self, layer: str, places: list[list[float]]) -> list[bool]:
+        """Whether a layer draws at each place of longitude and latitude: the picture differs without it."""
+        points = self.on_map(
+            "document.querySelector('.maplibregl-ctrl-bottom-right')?.remove()",
+            f"(() => {{ const box = m.getCanvas().getBoundingClientRect(); return {places}.map(p => m.project(p))"
+            ".map(p => [p.x + box.x, p.y + box.y]) })()",
+        )
+        # the middle of a disc, and its ring: a parked vehicle is white in the middle
+        around = [[x + off, y] for x, y in points for off in (0, 5, 6, 7, 8)]
+        drawn = self.pixels(around)
+        self.on_map(f"m.setLayoutProperty('{layer}', 'visibility', 'none')", "0")
+        differ = [
+            sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 60
+            for one, other in zip(drawn, self.pixels(around), strict=True)
+        ]
+        return [any(differ[at : at + 5]) for at in range(0, len(differ), 5)]
+
     @property
     def renderer(self) -> str:
         return str(

@@ -1,18 +1,17 @@
-// The fleet's map: one MultiPoint for each state, which is drawn at a third of the cost of a point each.
+// The fleet's map: all devices are one layer of the graphics card, names and headings of a few are symbols.
 import type { GeoJSONSource, Map } from "maplibre-gl";
 import { linesOf, int32, placeAt, placesOf } from "./columns";
 import { fixesOf, follow, type Update } from "./live";
-import { addFences, addTracks, boxOf, colours, legendOf, makeMap, square, wedge } from "./map";
+import { addFences, addTracks, boxOf, colours, legendOf, makeMap, wedge } from "./map";
+import { mercatorX, mercatorY, MoverLayer, type State, states, verticesOf, type Vertices, writeVertex } from "./movers";
 
-type State = "driving" | "parked" | "silent" | "unknown";
 type Fixes = ReturnType<typeof fixesOf>;
 
-const states: State[] = ["driving", "parked", "silent", "unknown"];
 const labelZoom = 11.4;
 /** More labels than these are drawn slowly, and cover each other. */
 const mostLabels = 2000;
 
-interface Fleet {
+interface Fleet extends Vertices {
   ids: string[];
   names: string[];
   tenants: string[];
@@ -34,6 +33,8 @@ function fleetOf(data: Record<string, unknown>): Fleet {
     tenants: pairs.map(([tenant]) => tenant),
     at: new globalThis.Map(ids.map((id, at) => [id, at])),
     fixes: fixesOf(data),
+    count: pairs.length,
+    vertices: verticesOf(pairs.length),
     now: data["now"] as number,
     silentS: data["silent_s"] as number,
     movingDmps: (data["moving_mps"] as number) * 10,
@@ -55,32 +56,26 @@ function stateOf(fleet: Fleet, at: number): State {
   return speed > fleet.movingDmps ? "driving" : "parked";
 }
 
-/** The places of the devices in each state. */
-function byState(fleet: Fleet): Record<State, [number, number][]> {
-  const found: Record<State, [number, number][]> = { driving: [], parked: [], silent: [], unknown: [] };
-  for (let at = 0; at < fleet.ids.length; at += 1) found[stateOf(fleet, at)].push(placeAt(fleet.fixes, at));
-  return found;
-}
+type Counts = Record<State, number>;
 
-type ByState = ReturnType<typeof byState>;
-
-function points(found: ByState): GeoJSON.FeatureCollection {
-  return {
-    type: "FeatureCollection",
-    features: states.map((state) => ({
-      type: "Feature",
-      properties: { state },
-      geometry: { type: "MultiPoint", coordinates: found[state] },
-    })),
-  };
+/** Writes what the layer draws, and counts the devices in each state. */
+function arrange(fleet: Fleet): Counts {
+  const counts: Counts = { driving: 0, parked: 0, silent: 0, unknown: 0 };
+  for (let at = 0; at < fleet.count; at += 1) {
+    const state = stateOf(fleet, at);
+    counts[state] += 1;
+    const place: [number, number] = [mercatorX(fleet.fixes.longitude[at] as number), mercatorY(fleet.fixes.latitude[at] as number)];
+    writeVertex(fleet.vertices, at, states.indexOf(state), place);
+  }
+  return counts;
 }
 
 /** A point for each device that has a label; a driving one has a wedge in its direction too. */
 function labels(fleet: Fleet): GeoJSON.FeatureCollection {
   const features: GeoJSON.Feature[] = [];
   const tenants = new Set(fleet.tenants).size;
-  if (fleet.ids.length <= mostLabels) {
-    for (let at = 0; at < fleet.ids.length; at += 1) {
+  if (fleet.count <= mostLabels) {
+    for (let at = 0; at < fleet.count; at += 1) {
       const heading = fleet.fixes.heading[at] as number;
       features.push({
         type: "Feature",
@@ -96,36 +91,12 @@ function labels(fleet: Fleet): GeoJSON.FeatureCollection {
   return { type: "FeatureCollection", features };
 }
 
-function addDevices(map: Map, fleet: Fleet): void {
+function addDevices(map: Map, fleet: Fleet): MoverLayer {
   const colour = colours();
-  map.addSource("devices", { type: "geojson", data: points(byState(fleet)) });
+  const devices = new MoverLayer(fleet);
   map.addSource("labels", { type: "geojson", data: labels(fleet) });
   map.addImage("wedge", wedge(colour.driving, colour.circle));
-  map.addImage("square", square(colour.silent, colour.circle), { pixelRatio: 2 });
-  map.addLayer({
-    id: "devices",
-    type: "circle",
-    source: "devices",
-    filter: ["!=", ["get", "state"], "silent"],
-    paint: {
-      "circle-radius": ["interpolate", ["linear"], ["zoom"], 4, 3, 10, 5, 13, 7],
-      "circle-color": ["match", ["get", "state"], "driving", colour.driving, colour.parked],
-      "circle-stroke-color": ["match", ["get", "state"], "driving", colour.circle, colour.ring],
-      "circle-stroke-width": 2,
-    },
-  });
-  map.addLayer({
-    id: "silent",
-    type: "symbol",
-    source: "devices",
-    filter: ["==", ["get", "state"], "silent"],
-    layout: {
-      "icon-image": "square",
-      "icon-size": ["interpolate", ["linear"], ["zoom"], 4, 0.5, 10, 0.75, 13, 1],
-      "icon-allow-overlap": true,
-      "icon-ignore-placement": true,
-    },
-  });
+  map.addLayer(devices);
   map.addLayer({
     id: "heading",
     type: "symbol",
@@ -155,13 +126,14 @@ function addDevices(map: Map, fleet: Fleet): void {
     },
     paint: { "text-color": colour.text, "text-halo-color": colour.halo, "text-halo-width": 1.4 },
   });
+  return devices;
 }
 
 /** The device nearest to a place on the screen, at most 12 pixels away; -1: none. */
 function nearest(map: Map, fleet: Fleet, x: number, y: number): number {
   let best = -1;
   let least = 12 ** 2;
-  for (let at = 0; at < fleet.ids.length; at += 1) {
+  for (let at = 0; at < fleet.count; at += 1) {
     const place = map.project(placeAt(fleet.fixes, at));
     const squared = (place.x - x) ** 2 + (place.y - y) ** 2;
     if (squared < least) [best, least] = [at, squared];
@@ -268,14 +240,13 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   said.className = "live";
   said.textContent = data["live"] ? "Live: connecting." : "A time of the past: nothing moves here.";
   element.append(said);
-  const counts = (found: ByState) =>
-    states.map((state): [string, string] => [`state state-${state}`, `${state} ${found[state].length}`]);
-  const legend = legendOf(element, counts(byState(fleet)), data["fences"] as GeoJSON.FeatureCollection);
+  const entries = (counts: Counts) => states.map((state): [string, string] => [`state state-${state}`, `${state} ${counts[state]}`]);
+  const legend = legendOf(element, entries(arrange(fleet)), data["fences"] as GeoJSON.FeatureCollection);
   const map = await makeMap(element, boxOf(fleet.ids.map((_, at) => placeAt(fleet.fixes, at))));
   const tracks = data["tracks"] as Record<string, unknown>;
   addTracks(map, linesOf(placesOf(tracks), int32(tracks["begins"])));
   addFences(map, data["fences"] as GeoJSON.FeatureCollection);
-  addDevices(map, fleet);
+  const layer = addDevices(map, fleet);
   const rows = new Rows(document.querySelector("table#devices"));
   map.on("click", (event) => {
     const at = nearest(map, fleet, event.point.x, event.point.y);
@@ -295,15 +266,16 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       merge(fleet, ids, update);
       rows.update(fleet);
       said.textContent = sourceText(update);
-      const found = byState(fleet);
-      legend(counts(found));
+      const counts = arrange(fleet);
+      legend(entries(counts));
       for (const state of states) {
         const fact = document.querySelector(`.facts dd[data-key="${state}"]`);
-        const text = found[state].length.toLocaleString("en");
+        const text = counts[state].toLocaleString("en");
         if (fact && fact.textContent !== text) fact.textContent = text;
       }
-      (map.getSource("devices") as GeoJSONSource).setData(points(found));
-      if (map.getZoom() >= 10 && fleet.ids.length <= mostLabels) (map.getSource("labels") as GeoJSONSource).setData(labels(fleet));
+      layer.stale = true;
+      map.triggerRepaint();
+      if (map.getZoom() >= 10 && fleet.count <= mostLabels) (map.getSource("labels") as GeoJSONSource).setData(labels(fleet));
       element.dataset.updates = String(Number(element.dataset.updates ?? "0") + 1);
     },
     (since) => {

@@ -283,16 +283,6 @@ export function wedge(fill: string, ring: string): ImageData {
   });
 }
 
-/** A square: what is not known since it was there last. */
-export function square(fill: string, ring: string): ImageData {
-  return image(32, (context) => {
-    context.fillStyle = ring;
-    context.fillRect(2, 2, 28, 28);
-    context.fillStyle = fill;
-    context.fillRect(6, 6, 20, 20);
-  });
-}
-
 /** A legend below the map: the given entries, then each zone in its colour. The result replaces the texts of entries. */
 export function legendOf(
   element: HTMLElement,

@@ -1,4 +1,4 @@
-// Vehicles between two places: a layer that mixes both positions of each vehicle on the graphics card.
+// Vehicles on a map, each between two places: a layer that mixes both positions on the graphics card.
 import type { CustomLayerInterface, CustomRenderMethodInput, Map } from "maplibre-gl";
 import { int32 } from "./columns";
 import { colours, type Box } from "./map";
@@ -23,12 +23,39 @@ export type State = (typeof states)[number];
 const absent = -1;
 const movingCms = 80;
 
-const mercatorX = (units: number): number => units / 3.6e9 + 0.5;
-const mercatorY = (units: number): number =>
+/** What the layer draws: for each device both positions (high and low parts), both times in seconds, and its state. */
+export interface Vertices {
+  readonly count: number;
+  readonly vertices: Float32Array;
+}
+
+const stride = 11;
+export const verticesOf = (count: number): Float32Array => new Float32Array(count * stride).fill(absent);
+
+export const mercatorX = (units: number): number => units / 3.6e9 + 0.5;
+export const mercatorY = (units: number): number =>
   0.5 - Math.log(Math.tan(Math.PI / 4 + (units * Math.PI) / 3.6e9)) / (2 * Math.PI);
 
+/** Writes a device that is at (`x`, `y`) at `from`, in seconds, and at (`toX`, `toY`) at `to`. */
+export function writeVertex(out: Float32Array, device: number, state: number, [x, y]: [number, number], [toX, toY] = [x, y], from = 0, to = 0): void {
+  // the short way over the antimeridian
+  const shift = toX - x > 0.5 ? -1 : x - toX > 0.5 ? 1 : 0;
+  let at = device * stride;
+  for (const [east, south] of [[x, y], [toX + shift, toY]] as const) {
+    const [highX, highY] = [Math.fround(east), Math.fround(south)];
+    out[at] = highX;
+    out[at + 1] = highY;
+    out[at + 2] = east - highX;
+    out[at + 3] = south - highY;
+    at += 4;
+  }
+  out[at] = from;
+  out[at + 1] = to;
+  out[at + 2] = state;
+}
+
 /** Where each device of a span is at a time. It knows the fixes around the time, and looks on from there. */
-export class Movers {
+export class Movers implements Vertices {
   readonly count: number;
   readonly devices: string[];
   readonly first: Int32Array;
@@ -43,9 +70,7 @@ export class Movers {
   private readonly silentMs: number;
   private readonly x: Float64Array;
   private readonly y: Float64Array;
-  /** For each device: both positions (high and low parts), both times in seconds, and its state. */
   readonly vertices: Float32Array;
-  static readonly stride = 11;
 
   constructor(columns: Columns) {
     this.devices = columns.devices;
@@ -62,11 +87,8 @@ export class Movers {
     this.y = Float64Array.from(this.latitude, mercatorY);
     this.at = new Int32Array(this.count);
     this.state = new Int8Array(this.count).fill(absent);
-    this.vertices = new Float32Array(this.count * Movers.stride);
-    for (let device = 0; device < this.count; device += 1) {
-      this.at[device] = (this.first[device] as number) - 1;
-      this.write(device, absent, 0, 0);
-    }
+    this.vertices = verticesOf(this.count);
+    for (let device = 0; device < this.count; device += 1) this.at[device] = (this.first[device] as number) - 1;
   }
 
   /** Goes to a time in milliseconds of the span; says whether a vertex changed. */
@@ -86,8 +108,8 @@ export class Movers {
       this.at[device] = at;
       this.state[device] = state;
       const next = at + 1 < end && this.linked[at + 1] ? at + 1 : at;
-      if (at < begin) this.write(device, absent, 0, 0);
-      else this.write(device, state, at, next);
+      if (at < begin) writeVertex(this.vertices, device, absent, [0, 0]);
+      else writeVertex(this.vertices, device, state, this.point(at), this.point(next), this.seconds(at), this.seconds(next));
       changed = true;
     }
     return changed;
@@ -115,33 +137,12 @@ export class Movers {
     return speed > movingCms ? 0 : 1;
   }
 
-  private write(device: number, state: number, from: number, to: number): void {
-    const out = this.vertices;
-    let at = device * Movers.stride;
-    const put = (value: number): void => {
-      out[at] = value;
-      at += 1;
-    };
-    if (state === absent) {
-      out.fill(0, at, at + Movers.stride);
-      out[at + Movers.stride - 1] = absent;
-      return;
-    }
-    const fromX = this.x[from] as number;
-    let toX = this.x[to] as number;
-    // the short way over the antimeridian
-    if (toX - fromX > 0.5) toX -= 1;
-    if (fromX - toX > 0.5) toX += 1;
-    for (const [x, y] of [[fromX, this.y[from] as number], [toX, this.y[to] as number]] as const) {
-      const [highX, highY] = [Math.fround(x), Math.fround(y)];
-      put(highX);
-      put(highY);
-      put(x - highX);
-      put(y - highY);
-    }
-    put((this.t[from] as number) / 1000);
-    put((this.t[to] as number) / 1000);
-    put(state);
+  private point(at: number): [x: number, y: number] {
+    return [this.x[at] as number, this.y[at] as number];
+  }
+
+  private seconds(at: number): number {
+    return (this.t[at] as number) / 1000;
   }
 
   /** Where a device is at the time that was sought, in degrees; null: it is not drawn. */
@@ -267,7 +268,7 @@ export class MoverLayer implements CustomLayerInterface {
   private array: WebGLVertexArrayObject | null = null;
   private map: Map | undefined;
 
-  constructor(private readonly movers: Movers) {}
+  constructor(private readonly movers: Vertices) {}
 
   onAdd(map: Map, gl: WebGLRenderingContext | WebGL2RenderingContext): void {
     const context = gl as WebGL2RenderingContext;
@@ -278,7 +279,7 @@ export class MoverLayer implements CustomLayerInterface {
     context.bindVertexArray(this.array);
     context.bindBuffer(context.ARRAY_BUFFER, this.buffer);
     context.bufferData(context.ARRAY_BUFFER, this.movers.vertices, context.DYNAMIC_DRAW);
-    const bytes = Movers.stride * 4;
+    const bytes = stride * 4;
     for (const [name, size, offset] of [["from", 4, 0], ["to", 4, 16], ["span", 2, 32], ["state", 1, 40]] as const) {
       const at = context.getAttribLocation(this.program, name);
       context.enableVertexAttribArray(at);
