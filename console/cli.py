@@ -64,6 +64,7 @@ def console(
     """
     from console.app import make_app
     from console.context import Console
+    from console.pages.fleet import has_stopped
     from console.serve import open_socket, serve
 
     settings = load_checked_settings(config)
@@ -71,11 +72,12 @@ def console(
         update={name: value for name, value in (("host", host), ("port", port)) if value is not None}
     )
     socket = open_socket(asked)
-    app: Starlette = make_app(Console(settings, folder=config.absolute().parent), hosts=(*asked.names, asked.host))
+    made = Console(settings, folder=config.absolute().parent)
+    app: Starlette = make_app(made, hosts=(*asked.names, asked.host))
     address = f"http://{asked.host}:{socket.getsockname()[1]}/"
     typer.echo(f"console of {settings.lake}: {address} (Ctrl-C ends it)")
     if open_browser:
-        webbrowser.open(address)
+        webbrowser.open(address + ("replay" if has_stopped(made) else ""))
     serve(app, socket, grace_s=_GRACE_S)
 
 

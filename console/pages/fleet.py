@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
 from console.completeness import STATES, UNKNOWN
 from console.context import Console, Query
@@ -247,6 +248,15 @@ def _stopped(silent: Sequence[datetime], devices: int) -> datetime | None:
         return None
     median = silent[len(silent) // 2]
     return max(one for one in silent if one <= median + _LONG_AGO)
+
+
+def has_stopped(console: Console) -> bool:
+    """Whether most devices are known to have sent their last fix long ago, as after a demo."""
+    try:
+        times = sorted(one.time for one in console.last_fixes.read(console.now()).of.values())
+    except (LakeError, StoreUnavailable):
+        return False
+    return bool(times) and console.now() - times[len(times) // 2] > _LONG_AGO
 
 
 def _note(fixes: LastFixes, at: datetime | None) -> str:

@@ -47,7 +47,15 @@ def page(console: Console, query: Query) -> Page:
     # the stations count records of all devices, and numbers of all documents
     query.viewer.require_all()
     asked = {name: query.get(name) for name in ("payer", "period", "zone") if query.get(name)}
-    form = (Field("payer", "Payer"), Field("period", "Period (2026-03 or 2026-03-05)"))
+    closed = console.bills.closings(None)
+    payers, periods = (
+        dict.fromkeys(one.row["payer"] for one in closed),
+        dict.fromkeys(days_text(one.row["first_day"], one.row["last_day"]) for one in closed),
+    )
+    form = (
+        Field("payer", "Payer", tuple((one, one) for one in sorted(payers))),
+        Field("period", "Period", tuple((one, one) for one in periods)),
+    )
     if "period" not in asked:
         note = "Choose a period. It is compared at the snapshot of its newest closing."
         return Page("/reconcile", "Reconcile", state=asked, form=form, warnings=(note,), extra={"stations": []})

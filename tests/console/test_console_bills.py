@@ -287,6 +287,7 @@ def test_no_position_is_shown_that_the_account_did_not_pay_for(
 
 
 def test_reconcile_is_what_the_command_finds(billed: Served, billed_lake: Path) -> None:
+    assert f'<option value="{DAY}"' in billed.html("/reconcile"), "closed periods can be chosen"
     page = billed.json(f"/reconcile?period={DAY}")
     words = ("--lake", str(billed_lake), "--period", DAY.isoformat(), "--snapshot", page["facts"]["snapshot"])
     expected = command("reconcile", *words)

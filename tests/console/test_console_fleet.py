@@ -42,6 +42,11 @@ def test_the_table_has_each_device_with_its_newest_fix(served):
     assert all(row["today_m"] > 1000 and row["registry"] is None for row in rows.values())
 
 
+def test_a_console_of_an_old_drive_opens_its_replay(served: Served, tmp_path: Path) -> None:
+    assert fleet.has_stopped(served.console)
+    assert not fleet.has_stopped(console_of(tmp_path / "none"))
+
+
 def test_the_page_works_without_javascript_and_refuses_a_strange_host(served):
     assert "eu-0001" in served.html("/")
     assert httpx.get(served.url, headers={"host": "elsewhere.example"}).status_code == 400

@@ -228,6 +228,8 @@ export function addFences(map: maplibregl.Map, fences: GeoJSON.FeatureCollection
     id: "fence-name",
     type: "symbol",
     source: "fence-names",
+    // farther away a city's names cover each other
+    minzoom: 8,
     layout: {
       "text-field": ["get", "name"],
       "text-font": ["Noto Sans Bold"],
