@@ -59,9 +59,8 @@ class ClosingRow(NamedTuple):
     earlier: int
 
     @property
-    def closed_at(self) -> datetime:
-        closed_at: datetime = self.row["closed_at"]
-        return closed_at
+    def days(self) -> Days:
+        return self.row["first_day"], self.row["last_day"]
 
     def closing(self) -> Closing:
         """Raises LakeError for a row that no command can have written."""

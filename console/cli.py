@@ -195,9 +195,7 @@ def fleet(
         str, typer.Option(help="complete, declared loss, open, silent or unknown.", show_default=False)
     ] = "",
     box: Annotated[str, typer.Option(help="west,south,east,north in degrees.", show_default=False)] = "",
-    at: Annotated[
-        str, typer.Option(help="A time of the past with its offset, as 2026-03-05T09:30:00Z.", show_default=False)
-    ] = "",
+    at: Annotated[str, typer.Option(help="A time of the past, as 2026-03-05T09:30 or 24h.", show_default=False)] = "",
     day: Annotated[
         str, typer.Option(help="With a device: its day, as 2026-03-05. Default: of its last fix.", show_default=False)
     ] = "",

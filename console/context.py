@@ -96,6 +96,10 @@ class Query:
         """The value of a parameter, or an empty text."""
         return self.asked.get(name, "")
 
+    def state(self, *names: str) -> dict[str, str]:
+        """What shows a page again: these parameters and the zone, where they are given."""
+        return {name: value for name in (*names, "zone") if (value := self.get(name))}
+
     def address_with(self, path: str, **changed: str) -> str:
         """The address of this query with some parameters changed; an empty text removes one."""
         asked = {name: value for name, value in {**self.asked, **changed}.items() if value}

@@ -6,12 +6,10 @@ few later ones of all its days.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +18,11 @@ from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.tables import Condition
+from console.asked import moment_asked, tenant_asked
 from console.context import Query
 from console.errors import BadQuery
 from console.lake import OpenLake
-from console.page import is_usual
+from console.page import Clock
 
 MAX_ROWS: Final = 200_000
 """A selection with more rows is not counted: its reader has to narrow it."""
@@ -71,64 +70,36 @@ class Selection:
         return rows.filter(pc.is_in(rows["tenant"], pa.array(tenants, pa.string())))
 
 
-def selection(lake: OpenLake, query: Query, zone: ZoneInfo, now: datetime, *tables: str) -> Selection:
+def selection(lake: OpenLake, query: Query, clock: Clock, *tables: str) -> Selection:
     """The selection of an address. Without a span: the newest day on which these tables have something.
 
     Raises BadQuery, NotThere, LakeError, StoreUnavailable.
     """
-    tenant, device = query.get("tenant"), query.get("device")
+    tenant, device, now = tenant_asked(query), query.get("device"), clock.now
     if "/" in device:
         tenant, _, device = device.partition("/")
-    if tenant:
         query.viewer.require_tenant(tenant)
-    start, end = (_moment(query.get(name), name, zone, now) for name in ("from", "to"))
+    start, end = (moment_asked(query, name, clock) for name in ("from", "to"))
     first = Selection(
         tenant, device, query.get("fence"), query.get("kind"), now, now, is_default=False, tenants=query.viewer.tenants
     )
     if start is None and end is None:
-        start, end = _newest_span(lake, tables, first, zone, now)
-        return _with_span(first, start, end, is_default=True)
+        start, end = _newest_span(lake, tables, first, clock)
+        return replace(first, start=start, end=end, is_default=True)
     start = start or (end or now) - timedelta(days=1)
     end = end or min(start + _LONGEST, max(now, start) + timedelta(days=1))
     if not start < end <= start + _LONGEST:
         raise BadQuery("to", f"the span ends after it begins, and has at most {_LONGEST.days} days")
-    return _with_span(first, start, end, is_default=False)
+    return replace(first, start=start, end=end)
 
 
-def _with_span(asked: Selection, start: datetime, end: datetime, *, is_default: bool) -> Selection:
-    return Selection(
-        asked.tenant, asked.device, asked.fence, asked.kind, start, end, is_default=is_default, tenants=asked.tenants
-    )
-
-
-_AGO: Final = re.compile(r"(\d{1,5})\s*(min|h|d)")
-_UNITS: Final = {"min": "minutes", "h": "hours", "d": "days"}
-
-
-def _moment(text: str, name: str, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """A time in ISO 8601, in the page's zone if it names none; or a span before now, as `24h`."""
-    if not text:
-        return None
-    if ago := _AGO.fullmatch(text):
-        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    try:
-        found = datetime.fromisoformat(text)
-        if not is_usual(found):
-            raise ValueError("it is not between 1971 and 2200")
-        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise BadQuery(name, f"{text!r} is not a time, as 2026-01-05T08:00 or 24h") from error
-
-
-def _newest_span(
-    lake: OpenLake, tables: Sequence[str], asked: Selection, zone: ZoneInfo, now: datetime
-) -> tuple[datetime, datetime]:
+def _newest_span(lake: OpenLake, tables: Sequence[str], asked: Selection, clock: Clock) -> tuple[datetime, datetime]:
     """The local day of the newest row of the tables, or its last hour if the day has very many."""
     found = [one for one in (_newest_in(lake, table, asked) for table in tables) if one is not None]
     if not found:
-        return now - timedelta(days=1), now
+        return clock.now - timedelta(days=1), clock.now
     newest, count = max(time for time, _ in found), max(count for _, count in found)
-    local = newest.astimezone(zone)
+    local = newest.astimezone(clock.zone)
     begin = local.replace(hour=0, minute=0, second=0, microsecond=0)
     if count > _MANY_IN_A_DAY:
         begin = max(begin, local - timedelta(hours=1))

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +16,9 @@ import pyarrow.compute as pc
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.tables import Condition
-from console.context import Query
+from console.asked import Box, Span
 from console.errors import BadQuery, Busy
 from console.lake import OpenLake
-from console.page import is_usual
 from geo.spatial import Fixes, Revision, Tracks, TrackSettings, build_tracks, in_force, valid_positions
 
 MOST_RECORDS: Final = 3_000_000
@@ -44,75 +42,6 @@ _one_large = threading.Lock()
 
 Visible = Callable[[Collection[TenantDevice]], Collection[TenantDevice]]
 """Which devices of some may be shown."""
-
-
-class Box(NamedTuple):
-    """Degrees; a box across the antimeridian has its west east of its east."""
-
-    west: float
-    south: float
-    east: float
-    north: float
-
-
-# The span of an address.
-
-
-class Span(NamedTuple):
-    """From `start` until before `end`, in UTC."""
-
-    start: datetime
-    end: datetime
-
-    @property
-    def start_ms(self) -> int:
-        return round(self.start.timestamp() * 1000)
-
-    @property
-    def end_ms(self) -> int:
-        return round(self.end.timestamp() * 1000)
-
-    def widened(self, before_ms: float, after_ms: float) -> Span:
-        return Span(self.start - timedelta(milliseconds=before_ms), self.end + timedelta(milliseconds=after_ms))
-
-
-def span_of(query: Query, zone: ZoneInfo, *, default: Callable[[], Span], longest: timedelta) -> Span:
-    """The span that `start` and `end` of an address name; a time without an offset is one of the zone.
-
-    Without both: `default`. With one: the default's length after or before it. Raises BadQuery.
-    """
-    start, end = (_moment(query, name, zone) for name in ("start", "end"))
-    if start is None or end is None:
-        usual = default()
-        length = usual.end - usual.start
-        if start is None:
-            start = usual.start if end is None else end - length
-        end = end or start + length
-    if not start < end:
-        raise BadQuery("end", "it is not after the start")
-    if end - start > longest:
-        raise BadQuery("end", f"the span is longer than {longest.total_seconds() / 3600:,.0f} hours")
-    return Span(start, end)
-
-
-def _moment(query: Query, name: str, zone: ZoneInfo) -> datetime | None:
-    # a plus sign that was not quoted arrives as a space
-    text = query.get(name).strip().replace(" ", "+" if query.get(name).count(":") > 1 else "T")
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        made = (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise BadQuery(name, f"{text!r} is not a time, as 2026-01-05T08:20") from error
-    if not is_usual(made):
-        raise BadQuery(name, f"{text!r} is not a time between 1971 and 2200")
-    return made
-
-
-def local_text(moment: datetime, zone: ZoneInfo) -> str:
-    """A time as a field of a form has it."""
-    return moment.astimezone(zone).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def newest_span(lake: OpenLake, length: timedelta, now: datetime) -> Span:

@@ -88,6 +88,7 @@ class Table:
         *,
         note: str = "",
         empty: str = "nothing",
+        links: tuple[tuple[str, str], ...] = (),
     ) -> Table:
         """A table of sources; one whose row cannot be made becomes a fault, and the others stay."""
         rows, faults = [], []
@@ -96,7 +97,7 @@ class Table:
                 rows.append(row(source))
             except (CloudError, ValueError, TypeError, KeyError, ArithmeticError, AttributeError) as error:
                 faults.append(printable(f"{type(error).__name__}: {error}")[:300])
-        return cls(id, title, tuple(columns), tuple(rows), note, empty, tuple(faults))
+        return cls(id, title, tuple(columns), tuple(rows), note, empty, tuple(faults), links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,11 @@ class Field:
     title: str
     options: tuple[tuple[str, str], ...] = ()
     type: str = "text"
+
+    @classmethod
+    def choice(cls, name: str, title: str, values: Iterable[str]) -> Field:
+        """A field whose choices are shown as they are."""
+        return cls(name, title, tuple((value, value) for value in values))
 
 
 def address(*parts: str, **query: str | None) -> str:

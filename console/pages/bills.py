@@ -48,10 +48,10 @@ REASONS: Final = (
     Column("what", "What", Kind.STATE),
     Column("text", "Text"),
 )
-_OUTCOMES: Final = tuple((one.value, one.value) for one in ClosingState)
+_OUTCOMES: Final = tuple(one.value for one in ClosingState)
 _PERIOD_AND_OUTCOME: Final = (
     Field("period", "Period (2026, 2026-03 or 2026-03-05)"),
-    Field("outcome", "Outcome", _OUTCOMES),
+    Field.choice("outcome", "Outcome", _OUTCOMES),
 )
 
 
@@ -64,9 +64,9 @@ def page(console: Console, query: Query) -> Page:
         path="/bills",
         title="Bills",
         tables=(closings, documents),
-        state=_state(query, "payer"),
+        state=query.state("payer", "period", "outcome"),
         form=(
-            Field("payer", "Payer", tuple((one, one) for one in payers)),
+            Field.choice("payer", "Payer", payers),
             *_PERIOD_AND_OUTCOME,
         ),
     )
@@ -84,7 +84,7 @@ def payer_page(console: Console, query: Query) -> Page:
         title=f"Bills of {payer}",
         facts=tuple(_facts(console, payer)),
         tables=(_closings(found, issued, query), _reasons(found), _documents(console, issued, query)),
-        state=_state(query),
+        state=query.state("period", "outcome"),
         form=_PERIOD_AND_OUTCOME,
     )
 
@@ -92,10 +92,6 @@ def payer_page(console: Console, query: Query) -> Page:
 def money(minor: int, currency: str) -> str:
     """An amount as a bill prints it, with its currency."""
     return f"{amount_text(minor, currency)} {currency}"
-
-
-def _state(query: Query, *names: str) -> dict[str, str]:
-    return {name: query.get(name) for name in (*names, "period", "outcome", "zone") if query.get(name)}
 
 
 def _facts(console: Console, payer: str) -> Iterator[Fact]:
@@ -110,8 +106,8 @@ def _facts(console: Console, payer: str) -> Iterator[Fact]:
 def _found_closings(console: Console, query: Query, payer: str | None) -> list[ClosingRow]:
     """The closings that the query asks for and the viewer may see."""
     asked, outcome = query.get("payer") or None, query.get("outcome")
-    if outcome and outcome not in dict(_OUTCOMES):
-        raise BadQuery("outcome", f"{outcome!r} is not one of {', '.join(dict(_OUTCOMES))}")
+    if outcome and outcome not in _OUTCOMES:
+        raise BadQuery("outcome", f"{outcome!r} is not one of {', '.join(_OUTCOMES)}")
     found = console.bills.closings(days_asked(query.get("period")), payer or asked)
     seen = {one.row["payer"]: None for one in found}
     visible = {one for one in seen if console.bills.sees(query.viewer, one)}
@@ -151,7 +147,7 @@ def _closing_row(one: ClosingRow, issued: Counter[tuple[Any, ...]], query: Query
         "reasons": [*closing.reasons[:MAX_ROWS]],
         "why": _why(closing),
         "documents": issued[key.payer, key.first_day, key.last_day],
-        "closed_at": one.closed_at,
+        "closed_at": one.row["closed_at"],
         "earlier": one.earlier,
         "snapshot": closing.snapshot_id,
         "stations": "stations",

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from cloud_jobs.billing.contracts import Account
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from console.asked import part_asked
 from console.completeness import UNKNOWN, stations
 from console.context import Console, Query
 from console.counts import OUTSIDE, DayUsage, usage_of
@@ -19,7 +20,7 @@ from console.errors import BadQuery, NotThere
 from console.fixes import LastFix, Track, day_span
 from console.http import clock_of
 from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
-from console.pages.fleet import features_of, page_number, paged, state_of
+from console.pages.fleet import features_of, state_of
 from geo.spatial import Fence, ZoneSet
 
 FIXES_OF_PAGE: Final = 100
@@ -122,7 +123,7 @@ def page(console: Console, query: Query) -> Page:
         facts=(*_facts(console, device, fix, account, track), *_metered(usage)),
         island=Island("device", lambda: _island(console, track, start)),
         warnings=(f"Only the first {of_day.rows.num_rows:,} records of the day are shown.",) if of_day.is_cut else (),
-        state={"day": day.isoformat(), **{name: query.get(name) for name in ("zone", "fixes") if query.get(name)}},
+        state={"day": day.isoformat(), **query.state("fixes")},
         form=(Field("day", "Day", type="date"),),
         template="device.html",
         extra={
@@ -296,22 +297,26 @@ def _quarters(quarters: Sequence[Quarter]) -> Table:
 
 
 def _fixes(of_day: DeviceDay, query: Query, path: str) -> Table:
-    number, positions = page_number(query, "fixes"), of_day.positions()
-    said, links = paged(query, path, "fixes", number, each=FIXES_OF_PAGE, of=positions.num_rows)
-    shown = positions.slice(min((number - 1) * FIXES_OF_PAGE, positions.num_rows), FIXES_OF_PAGE)
+    positions = of_day.positions()
+    part = part_asked(query, path, "fixes", each=FIXES_OF_PAGE, of=positions.num_rows)
+    shown = positions.slice(part.begin, FIXES_OF_PAGE).to_pylist()
 
     def row(one: dict[str, Any]) -> Row:
         return {
             "time": one["device_time"],
             "latitude": _degrees(one["latitude"]),
             "longitude": _degrees(one["longitude"]),
-            **{name: one[name] for name in ("speed_mps", "accuracy_m", "seq", "received_at")},
+            "speed_mps": _finite(one["speed_mps"]),
+            "accuracy_m": _finite(one["accuracy_m"]),
+            "seq": one["seq"],
+            "received_at": one["received_at"],
         }
 
-    note = said + "Positions as reported, also those that are not drawn."
-    rows = [one | {name: _finite(one[name]) for name in ("speed_mps", "accuracy_m")} for one in shown.to_pylist()]
-    made = Table.of("fixes", "Fixes", _FIX_COLUMNS, rows, row, note=note, empty="no position of this day")
-    return Table(made.id, made.title, made.columns, made.rows, made.note, made.empty, made.faults, links)
+    note, empty = (
+        f"{part.note} Positions as reported, also those that are not drawn.".strip(),
+        "no position of this day",
+    )
+    return Table.of("fixes", "Fixes", _FIX_COLUMNS, shown, row, note=note, empty=empty, links=part.links)
 
 
 def _degrees(value: float | None) -> str | None:

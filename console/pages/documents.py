@@ -20,6 +20,7 @@ from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.metered_again import MAX_HOURS
 from cloud_jobs.explain.terminal import Check, checks_of, notes_of
 from cloud_jobs.lake.coverage import TenantDevice
+from console.asked import Part, part_asked
 from console.bills import MAX_RECORDS, HourEvidence, is_place, is_within
 from console.context import Console, Query
 from console.errors import BadQuery, NotThere
@@ -31,6 +32,7 @@ from console.reference import FenceVersion
 MAX_LINES: Final = 1_000
 MAX_VEHICLES: Final = 500
 RECORDS_A_PART: Final = 500
+_ASKED: Final = ("tenant", "device", "again", "part")
 AT_ONCE: Final = 48
 """A line with at most so many hours is computed again at once; a longer one when asked."""
 
@@ -295,7 +297,7 @@ def line_page_at(console: Console, query: Query, place: Place) -> Page:
     device = _device_asked(query, devices)
     if device is None:
         table = _line_devices(issued.document, line, place, query)
-        return Page(path, title, tables=(table,), facts=facts, state=_state(query), extra=extra)
+        return Page(path, title, tables=(table,), facts=facts, state=query.state(*_ASKED), extra=extra)
     _require_tenant(query, place, device)
     asked = query.get("again") == "yes"
     hours = None if asked or _rows_of(issued.document, number, device) <= AT_ONCE else ()
@@ -306,14 +308,9 @@ def line_page_at(console: Console, query: Query, place: Place) -> Page:
         tables=(_checks(found, hours), _hours(found, hours, place, query), _steps(found)),
         facts=(*facts, *_outcome_facts(found, hours, place, query)),
         warnings=tuple(_warnings(found)),
-        state=_state(query),
+        state=query.state(*_ASKED),
         extra=extra,
     )
-
-
-def _state(query: Query) -> dict[str, str]:
-    names = ("tenant", "device", "again", "part", "zone")
-    return {name: query.get(name) for name in names if query.get(name)}
 
 
 def _line_of(console: Console, query: Query, place: Place) -> tuple[IssuedAgain, Document]:
@@ -498,18 +495,19 @@ def hour_page_at(console: Console, query: Query, place: Place) -> Page:
     if charged is None:
         raise NotThere(f"line {number} of {place.number} charges nothing in the hour {hour_text(hour)} of this vehicle")
     evidence = console.bills.evidence(query.viewer, found, hour, "waybill console: hour of a bill")
-    part = _part(query, len(evidence.records))
+    path = place.href("lines", str(number), hour_text(hour))
+    part = part_asked(query, path, "part", each=RECORDS_A_PART, of=len(evidence.records))
     return Page(
-        place.href("lines", str(number), hour_text(hour)),
+        path,
         f"An hour of line {number} of {place.number}",
         tables=(_records(evidence, part), _borders(evidence.borders)),
         facts=(
-            *_hour_facts(found, charged, place, query, len(evidence.records)),
+            *_hour_facts(found, charged, place, query),
             *(() if place.bare else [_day_of(console, device, hour, query)]),
         ),
         island=Island("evidence", lambda: _island(console, query, found, charged, evidence)),
         warnings=tuple(_hour_warnings(found, charged)),
-        state=_state(query),
+        state=query.state(*_ASKED),
         extra={"bare": place.bare},
     )
 
@@ -521,18 +519,11 @@ def _hour(text: str) -> datetime:
         raise BadQuery("hour", f"{text[:30]!r} is not an hour in UTC, as 2026-03-05T06") from error
 
 
-def _part(query: Query, count: int) -> int:
-    text, last = query.get("part") or "1", max(1, -(-count // RECORDS_A_PART))
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= last):
-        raise BadQuery("part", f"{text!r} is not a part from 1 to {last}")
-    return int(text)
-
-
-def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: Query, count: int) -> Iterator[Fact]:
-    key, part = found.explanation.charge.key, _part(query, count)
-    meter, device = Meter(key.meter or ""), {"tenant": key.tenant, "device": key.device}
-    of_line = "lines", str(found.line)
-    yield Fact("line", "Line", f"{found.line} of {found.number}", href=place.href(*of_line, **device, zone=query.zone))
+def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: Query) -> Iterator[Fact]:
+    key = found.explanation.charge.key
+    meter = Meter(key.meter or "")
+    href = place.href("lines", str(found.line), tenant=key.tenant, device=key.device, zone=query.zone)
+    yield Fact("line", "Line", f"{found.line} of {found.number}", href=href)
     yield Fact("hour", "Hour from", hour.hour, Kind.TIME)
     yield Fact("device", "Device", f"{key.tenant}/{key.device}")
     yield Fact("place", "Place", place_text(meter, key.zone) or "everywhere")
@@ -545,9 +536,6 @@ def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: 
     yield Fact("outcome", "Computed again", _OUTCOMES[hour.agrees], Kind.STATE)
     yield Fact("digest", "Digest of the row", hour.digest, Kind.CODE)
     yield Fact("again", "Digest again", hour.again or None, Kind.CODE)
-    if count > part * RECORDS_A_PART:
-        more = place.href(*of_line, hour_text(hour.hour), **device, part=str(part + 1), zone=query.zone)
-        yield Fact("more", "More records", f"part {part + 1}", href=more)
 
 
 def _day_of(console: Console, device: TenantDevice, hour: datetime, query: Query) -> Fact:
@@ -563,12 +551,8 @@ def _hour_warnings(found: ExplainedLine, hour: ExplainedHour) -> Iterator[str]:
     yield from notes_of(found)
 
 
-def _records(evidence: HourEvidence, part: int) -> Table:
-    begin = (part - 1) * RECORDS_A_PART
-    shown = evidence.records[begin : begin + RECORDS_A_PART]
-    said = []
-    if len(evidence.records) > RECORDS_A_PART:
-        said.append(f"Records {begin + 1:,} to {begin + len(shown):,} of {len(evidence.records):,}.")
+def _records(evidence: HourEvidence, part: Part) -> Table:
+    said = [part.note] if part.note else []
     if evidence.count > MAX_RECORDS:
         said.append(f"The hour has {evidence.count:,}; the first {MAX_RECORDS:,} are read.")
     if evidence.withheld:
@@ -579,10 +563,11 @@ def _records(evidence: HourEvidence, part: int) -> Table:
         "records",
         "Records",
         RECORDS,
-        shown,
+        evidence.records[part.begin : part.end],
         lambda row: dict(row) | {"id": f"{row['epoch']}/{row['seq']}"},
         note=" ".join(said),
         empty="no record of this hour can be shown",
+        links=part.links,
     )
 
 

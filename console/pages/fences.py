@@ -91,8 +91,8 @@ def page(console: Console, query: Query) -> Page:
         title="Fences",
         tables=tuple(tables),
         island=Island("fences", {"fences": features_of(in_force)}) if in_force else None,
-        state={name: query.get(name) for name in ("id", "state", "zone") if query.get(name)},
-        form=(Field("id", "Id or name"), Field("state", "State", tuple((one, one) for one in STATES))),
+        state=query.state("id", "state"),
+        form=(Field("id", "Id or name"), Field.choice("state", "State", STATES)),
     )
 
 
@@ -149,7 +149,7 @@ def fence_page(console: Console, query: Query) -> Page:
         state={
             **({"from": key_of(old)} if old else {}),
             "to": key_of(new),
-            **({"zone": query.zone} if query.zone else {}),
+            **query.state(),
         },
         form=(Field("from", "From version", choices), Field("to", "To version", choices)),
     )

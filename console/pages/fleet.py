@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import numpy as np
 
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
+from console.asked import Box, moment_asked, part_asked
 from console.completeness import STATES, UNKNOWN
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
-from console.errors import BadQuery
 from console.fixes import LastFix, LastFixes, column_text, day_span, degrees_text
 from console.http import clock_of
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address, is_usual
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
 from console.reference import FenceVersion
 
 SILENT_S: Final = 300.0
@@ -47,35 +47,6 @@ COLUMNS: Final = (
     Column("account", "Account", optional=True),
     Column("time", "Last fix", Kind.TIME, optional=True),
 )
-
-
-class Box(NamedTuple):
-    """Degrees. A box across the antimeridian has its west east of its east."""
-
-    west: float
-    south: float
-    east: float
-    north: float
-
-    @classmethod
-    def parse(cls, text: str) -> Box | None:
-        """Raises BadQuery."""
-        if not text:
-            return None
-        try:
-            box = cls(*(float(part) for part in text.split(",")))
-        except (ValueError, TypeError) as error:
-            raise BadQuery("box", f"{text!r} is not west,south,east,north in degrees") from error
-        if not (abs(box.west) <= 180 and abs(box.east) <= 180 and -90 <= box.south <= box.north <= 90):
-            raise BadQuery("box", f"{text!r} is not within the world, or its south is above its north")
-        return box
-
-    def holds(self, fix: LastFix) -> bool:
-        if self.west <= self.east:
-            inside = self.west <= fix.longitude <= self.east
-        else:
-            inside = not self.east < fix.longitude < self.west
-        return inside and self.south <= fix.latitude <= self.north
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +84,27 @@ def state_of(fix: LastFix, now: datetime) -> str:
 
 def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) -> Page:
     """Every device that the viewer may see, with its last fix, now or at a time of the past."""
-    at, number = moment_of(query), page_number(query, "page")
-    now = at or console.now()
-    fixes = console.feed.fixes(console.now())
+    clock = clock_of(console, query)
+    at = moment_asked(query, "at", clock)
+    now = at or clock.now
+    fixes = console.feed.fixes(clock.now)
     everything = seen_devices(console, query, fixes, now)
     matching = _matching(everything, query)
-    shown = matching[(number - 1) * rows_of_page : number * rows_of_page]
+    part = part_asked(query, "/", "page", each=rows_of_page, of=len(matching))
+    shown = matching[part.begin : part.end]
     devices = [one.device for one in shown]
-    zone = clock_of(console, query).zone
-    span = day_span(now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0))
+    span = day_span(now.astimezone(clock.zone).replace(hour=0, minute=0, second=0, microsecond=0))
     usage = usage_of(console.lake, devices, *span)
     alerts = alerts_of(console.lake, now - _ALERTS, now)
     console.log_fleet_access(query.viewer, "console fleet")
-    rows, links = paged(query, "/", "page", number, each=rows_of_page, of=len(matching))
     table = Table(
         "devices",
         "Devices",
         COLUMNS,
         tuple(_row(one, usage.get(one.device), alerts, now) for one in shown),
-        note=rows + _note(fixes, at),
+        note=f"{part.note} {_note(fixes, at)}".strip(),
         empty="no device matches",
-        links=links,
+        links=part.links,
     )
     return Page(
         path="/",
@@ -142,35 +113,13 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
         facts=_facts(matching, fixes, now, query),
         island=Island(
             "fleet",
-            lambda: _island(console, query, matching, now, span) | {"live": "" if at else "/live", "zone": zone.key},
+            lambda: (
+                _island(console, query, matching, now, span) | {"live": "" if at else "/live", "zone": clock.zone.key}
+            ),
         ),
-        state={name: query.get(name) for name in (*_FILTERS, "box", "at", "zone", "page") if query.get(name)},
+        state=query.state(*_FILTERS, "box", "at", "page"),
         form=_form(everything),
     )
-
-
-def moment_of(query: Query) -> datetime | None:
-    """The time of the past at which the fleet is shown; None: now. Raises BadQuery."""
-    text = query.get("at")
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.utcoffset() is None:
-            raise ValueError("it has no offset")
-        if not is_usual(moment):
-            raise ValueError("it is not between 1971 and 2200")
-        return moment.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise BadQuery("at", f"{text!r} is not a time with its offset, as 2026-03-05T09:30:00Z") from error
-
-
-def page_number(query: Query, name: str) -> int:
-    """The number of a page of rows, from 1. Raises BadQuery."""
-    text = query.get(name) or "1"
-    if not (text.isdecimal() and len(text) < 10 and int(text) >= 1):
-        raise BadQuery(name, f"{text!r} is not the number of a page")
-    return int(text)
 
 
 def seen_devices(console: Console, query: Query, fixes: LastFixes, now: datetime) -> list[Seen]:
@@ -196,11 +145,15 @@ def seen_devices(console: Console, query: Query, fixes: LastFixes, now: datetime
 
 def _matching(everything: list[Seen], query: Query) -> list[Seen]:
     """The devices that match all filters. Raises BadQuery."""
-    found, box = everything, Box.parse(query.get("box"))
+    found, box = everything, Box.parse(query.get("box")) if query.get("box") else None
     for name in _FILTERS:
         if text := query.get(name):
             found = [one for one in found if one.value(name) == text]
-    return found if box is None else [one for one in found if one.fix is not None and box.holds(one.fix)]
+    return (
+        found
+        if box is None
+        else [one for one in found if one.fix is not None and box.holds(one.fix.longitude, one.fix.latitude)]
+    )
 
 
 def _row(one: Seen, usage: DayUsage | None, alerts: AlertCounts, now: datetime) -> Row:
@@ -270,35 +223,13 @@ def _note(fixes: LastFixes, at: datetime | None) -> str:
     return said if at is None else f"{said} {later}"
 
 
-def paged(
-    query: Query, path: str, name: str, number: int, *, each: int, of: int
-) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """What a note says of rows that are shown in pages, and the links to the pages around. `name`: of the parameter."""
-    begin, found = (number - 1) * each, []
-    if number > 1:
-        found.append(("Previous rows", query.address_with(path, **{name: "" if number == 2 else str(number - 1)})))
-    if begin + each < of:
-        found.append(("Next rows", query.address_with(path, **{name: str(number + 1)})))
-    if not found:
-        return "", ()
-    return f"Rows {begin + 1:,} to {min(begin + each, of):,} of {of:,}. ", tuple(found)
-
-
 def _form(everything: Sequence[Seen]) -> tuple[Field, ...]:
-    def choices(name: str) -> tuple[tuple[str, str], ...]:
-        return tuple((value, value) for value in sorted({one.value(name) for one in everything} - {""}))
-
-    def all_of(values: Sequence[str]) -> tuple[tuple[str, str], ...]:
-        return tuple((value, value) for value in values)
-
-    known = ((name, choices(name)) for name in ("tenant", "account", "region"))
+    known = {name: sorted({one.value(name) for one in everything} - {""}) for name in ("tenant", "account", "region")}
+    fixed = {"state": _MOTION, "records": STATES, "registry": (*_REGISTRY, UNKNOWN)}
     return (
-        *(Field(name, name.capitalize(), options) for name, options in known if options),
-        Field("state", "State", all_of(_MOTION)),
-        Field("records", "Records", all_of(STATES)),
-        Field("registry", "Registry", all_of((*_REGISTRY, UNKNOWN))),
+        *(Field.choice(name, name.capitalize(), values) for name, values in (known | fixed).items() if values),
         Field("box", "Box (west,south,east,north)"),
-        Field("at", "At (time with offset)"),
+        Field("at", "At (2026-01-05T08:00 or 24h)"),
     )
 
 

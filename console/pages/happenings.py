@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.lake.coverage import TenantDevice
+from console.asked import tenant_field
 from console.context import Console, Query
 from console.happenings import (
     EVENT_KINDS,
@@ -28,6 +29,7 @@ from console.page import Clock, Column, Fact, Field, Island, Kind, Page, Row, Ta
 from console.pages.fleet import features_of
 
 MAX_SHOWN: Final = 1_000
+_ASKED: Final = ("tenant", "device", "fence", "kind", "from", "to")
 
 EVENTS: Final = (
     Column("time", "Time", Kind.TIME),
@@ -74,7 +76,7 @@ _REASONS: Final = {
 def events_page(console: Console, query: Query) -> Page:
     """Events at fences and encounters, in force."""
     clock = clock_of(console, query)
-    asked = selection(console.lake, query, clock.zone, clock.now, "geofence_events", "encounters")
+    asked = selection(console.lake, query, clock, "geofence_events", "encounters")
     names = _names(console)
     _log_access(console, query, asked, "console /events")
     found, warnings = _tried(lambda: events(console.lake, asked))
@@ -112,7 +114,7 @@ def events_page(console: Console, query: Query) -> Page:
             Fact("encounters", "Encounters", None if more else len(met), Kind.COUNT),
         ),
         warnings=(*warnings, *more),
-        state=_state(query),
+        state=query.state(*_ASKED),
         form=_form(console, query, (*EVENT_KINDS, "encounter")),
     )
 
@@ -120,7 +122,7 @@ def events_page(console: Console, query: Query) -> Page:
 def alerts_page(console: Console, query: Query) -> Page:
     """The alerts of the regions with the verdicts of the centre, and events without an alert."""
     clock = clock_of(console, query)
-    asked = selection(console.lake, query, clock.zone, clock.now, "alerts", "verdicts")
+    asked = selection(console.lake, query, clock, "alerts", "verdicts")
     names = _names(console)
     _log_access(console, query, asked, "console /alerts")
     found, warnings = _tried(lambda: alerts(console.lake, asked))
@@ -150,7 +152,7 @@ def alerts_page(console: Console, query: Query) -> Page:
         facts=facts,
         island=Island("alerts", _island(console, shown, clock.now)) if shown else None,
         warnings=warnings,
-        state=_state(query, "verdict"),
+        state=query.state(*_ASKED, "verdict"),
         form=(*_form(console, query, EVENT_KINDS), verdicts),
     )
 
@@ -268,19 +270,13 @@ def _cut(count: int) -> str:
     return f" The newest {MAX_SHOWN:,} of {count:,} are listed; choose a shorter span." if count > MAX_SHOWN else ""
 
 
-def _state(query: Query, *more: str) -> dict[str, str]:
-    names = ("tenant", "device", "fence", "kind", "from", "to", "zone", *more)
-    return {name: query.get(name) for name in names if query.get(name)}
-
-
 def _form(console: Console, query: Query, kinds: Iterable[str]) -> tuple[Field, ...]:
-    tenants = [one for one in console.settings.tenants if query.viewer.sees_tenant(one)]
     fences = sorted(_names(console).of.items(), key=lambda pair: pair[1])
     return (
-        Field("tenant", "Tenant", tuple((one, one) for one in tenants)),
+        tenant_field(console, query),
         Field("device", "Device"),
         Field("fence", "Fence or gate", tuple(fences[:_MAX_CHOICES])) if len(fences) <= _MAX_CHOICES else _FENCE,
-        Field("kind", "Kind", tuple((one, one) for one in kinds)),
+        Field.choice("kind", "Kind", kinds),
         Field("from", "From (2026-01-05T08:00 or 24h)"),
         Field("to", "To"),
     )

@@ -133,7 +133,7 @@ def canaries_page(console: Console, query: Query) -> Page:
             Fact("red", "Canaries with a red hop", red, Kind.COUNT),
             Fact("unknown", "Canaries with an unknown hop", unknown, Kind.COUNT),
         ),
-        state={"zone": query.zone} if query.zone else {},
+        state=query.state(),
     )
 
 

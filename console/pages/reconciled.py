@@ -46,15 +46,11 @@ def page(console: Console, query: Query) -> Page:
     """The stations of a period at the snapshot of its newest closing, for one payer or for all."""
     # the stations count records of all devices, and numbers of all documents
     query.viewer.require_all()
-    asked = {name: query.get(name) for name in ("payer", "period", "zone") if query.get(name)}
+    asked = query.state("payer", "period")
     closed = console.bills.closings(None)
-    payers, periods = (
-        dict.fromkeys(one.row["payer"] for one in closed),
-        dict.fromkeys(days_text(one.row["first_day"], one.row["last_day"]) for one in closed),
-    )
     form = (
-        Field("payer", "Payer", tuple((one, one) for one in sorted(payers))),
-        Field("period", "Period", tuple((one, one) for one in periods)),
+        Field.choice("payer", "Payer", sorted({one.row["payer"] for one in closed})),
+        Field.choice("period", "Period", dict.fromkeys(days_text(*one.days) for one in closed)),
     )
     if "period" not in asked:
         note = "Choose a period. It is compared at the snapshot of its newest closing."
@@ -76,9 +72,7 @@ def _reconciled(console: Console, payer: str | None, period: str) -> Reconciliat
     """The comparison, kept until a table changes. One is computed at a time: it reads all records of the period."""
     days = days_asked(period)
     assert days is not None, "a period is asked for"
-    closings = [
-        one for one in console.bills.closings(days, payer) if (one.row["first_day"], one.row["last_day"]) == days
-    ]
+    closings = [one for one in console.bills.closings(days, payer) if one.days == days]
     if not closings:
         of = f" of {payer}" if payer else ""
         raise BadQuery(

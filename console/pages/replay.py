@@ -12,17 +12,15 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from cloud_jobs.lake.coverage import TenantDevice
+from console.asked import Span, local_text, span_asked, tenant_asked, tenant_field
 from console.context import Console, Query
 from console.http import clock_of
 from console.movements import (
     Happening,
     Movements,
-    Span,
-    local_text,
     newest_span,
     read_happenings,
     read_movements,
-    span_of,
 )
 from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day
 from console.pages.fleet import SILENT_S, features_of
@@ -61,8 +59,6 @@ def page(console: Console, query: Query) -> Page:
     events, count = read_happenings(console.lake, span, visible, tenant=tenant, most=MOST_EVENTS)
     _log_access(console, query, span, {*(one.tenant for one in moved.devices), *(one.device.tenant for one in events)})
     cut = f" The first {len(events):,} of {count:,}." if count > len(events) else ""
-    state = {name: query.get(name) for name in ("tenant", "at", "rate", "device", "zone") if query.get(name)}
-    tenants = [name for name in console.settings.tenants if query.viewer.sees_tenant(name)]
     return Page(
         path="/replay",
         title="Replay",
@@ -95,11 +91,12 @@ def page(console: Console, query: Query) -> Page:
                 ],
             },
         ),
-        state=state | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
+        state=query.state("tenant", "at", "rate", "device")
+        | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
             Field("start", "From", type="datetime-local"),
             Field("end", "Until", type="datetime-local"),
-            Field("tenant", "Tenant", tuple((name, name) for name in tenants)),
+            tenant_field(console, query),
         ),
     )
 
@@ -119,12 +116,9 @@ def _log_access(console: Console, query: Query, span: Span, tenants: Iterable[st
 
 
 def _asked(console: Console, query: Query) -> tuple[Span, str]:
-    tenant = query.get("tenant")
-    if tenant:
-        query.viewer.require_tenant(tenant)
-    zone = clock_of(console, query).zone
-    usual = partial(newest_span, console.lake, USUAL, console.now())
-    return span_of(query, zone, default=usual, longest=LONGEST), tenant
+    tenant, clock = tenant_asked(query), clock_of(console, query)
+    usual = partial(newest_span, console.lake, USUAL, clock.now)
+    return span_asked(query, clock, default=usual, longest=LONGEST), tenant
 
 
 def _read(console: Console, query: Query, span: Span, tenant: str) -> Movements:

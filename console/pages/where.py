@@ -13,10 +13,11 @@ import numpy as np
 import shapely
 
 from cloud_jobs.lake.coverage import TenantDevice
+from console.asked import Box, Span, local_text, span_asked, tenant_asked, tenant_field
 from console.context import Console, Query
 from console.errors import BadQuery
 from console.http import clock_of
-from console.movements import Box, Movements, Span, local_text, newest_span, read_movements, span_of
+from console.movements import Movements, newest_span, read_movements
 from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day
 from console.pages.fleet import features_of
 from geo.spatial import Fence, FenceSet, fences_from_geojson, find_visits, pieces_by_fence
@@ -61,9 +62,10 @@ def area_of(query: Query) -> Fence | None:
     name, text = asked[0]
     match name:
         case "box":
-            geometry, properties = _box(text), dict[str, Any]()
+            areas = shapely.MultiPolygon([shapely.box(*part) for part in Box.parse(text).parts])
+            geometry, properties = json.loads(shapely.to_geojson(areas)), dict[str, Any]()
         case "circle":
-            latitude, longitude, radius_m = _numbers(name, text, "latitude,longitude,radius in metres", 3)
+            latitude, longitude, radius_m = _circle(text)
             geometry, properties = {"type": "Point", "coordinates": [longitude, latitude]}, {"radius_m": radius_m}
         case _:
             geometry, properties = _geojson(text)
@@ -74,24 +76,14 @@ def area_of(query: Query) -> Fence | None:
     return report.fences[0]
 
 
-def _numbers(name: str, text: str, form: str, count: int) -> list[float]:
+def _circle(text: str) -> tuple[float, float, float]:
     try:
-        numbers = [float(part) for part in text.split(",")]
+        latitude, longitude, radius_m = (float(part) for part in text.split(","))
+        if not np.isfinite((latitude, longitude, radius_m)).all():
+            raise ValueError("it is not finite")
     except ValueError as error:
-        raise BadQuery(name, f"{text!r} is not {form}") from error
-    if len(numbers) != count or not np.isfinite(numbers).all():
-        raise BadQuery(name, f"{text!r} is not {form}")
-    return numbers
-
-
-def _box(text: str) -> dict[str, Any]:
-    west, south, east, north = _numbers("box", text, "west,south,east,north in degrees", 4)
-    if not (abs(west) <= 180 and abs(east) <= 180 and -90 <= south < north <= 90 and west != east):
-        raise BadQuery("box", f"{text!r} is not within the world, or has no inside")
-    # a box across the antimeridian has its west east of its east
-    parts = [(west, east)] if west < east else [(west, 180.0), (-180.0, east)]
-    rings = [[[[a, south], [b, south], [b, north], [a, north], [a, south]]] for a, b in parts if a < b]
-    return {"type": "MultiPolygon", "coordinates": rings}
+        raise BadQuery("circle", f"{text!r} is not latitude,longitude,radius in metres") from error
+    return latitude, longitude, radius_m
 
 
 def _geojson(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -206,34 +198,30 @@ def _with_lines(moved: Movements, visits: list[Visit], fences: FenceSet, span: S
 
 def page(console: Console, query: Query) -> Page:
     """The form, and if it names an area: the visits, the devices, and the map of both."""
-    zone = clock_of(console, query).zone
-    tenant = query.get("tenant")
-    if tenant:
-        query.viewer.require_tenant(tenant)
-    usual = partial(newest_span, console.lake, USUAL, console.now())
-    span = span_of(query, zone, default=usual, longest=LONGEST)
+    tenant, clock = tenant_asked(query), clock_of(console, query)
+    usual, zone = partial(newest_span, console.lake, USUAL, clock.now), clock.zone
+    span = span_asked(query, clock, default=usual, longest=LONGEST)
     area = area_of(query)
     found = None if area is None else find_presence(console, query, area, span, tenant)
     if found is not None:
         for name in sorted({visit.device.tenant for visit in found.visits}):
             what = {"since": span.start, "until": span.end, "devices_there": len({one.device for one in found.visits})}
             console.log_access(query.viewer, "console where", TenantDevice(name, "*"), **what)
-    tenants = [name for name in console.settings.tenants if query.viewer.sees_tenant(name)]
-    state = {name: query.get(name) for name in (*_AREAS, "tenant", "zone") if query.get(name)}
     return Page(
         path="/where",
         title="Place and time",
         facts=() if found is None else _facts(found, span),
         tables=_tables(found, zone, query.zone),
         island=Island("where", _island(console, area, found, span)),
-        state=state | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
+        state=query.state(*_AREAS, "tenant")
+        | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
             Field("box", "Box (west,south,east,north)"),
             Field("circle", "Circle (latitude,longitude,metres)"),
             Field("area", "GeoJSON"),
             Field("start", "From", type="datetime-local"),
             Field("end", "Until", type="datetime-local"),
-            Field("tenant", "Tenant", tuple((name, name) for name in tenants)),
+            tenant_field(console, query),
         ),
     )
 

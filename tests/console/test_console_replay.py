@@ -10,11 +10,12 @@ import pytest
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.erasing import access_log_of
+from console.asked import Span, span_asked
 from console.context import LOCAL, Query, Viewer
 from console.errors import BadQuery, NotThere
 from console.lake import OpenLake
-from console.movements import Span, newest_span, read_happenings, span_of
-from console.page import as_json
+from console.movements import newest_span, read_happenings
+from console.page import Clock, as_json
 from console.pages import replay
 from tests.console.conftest import NOW
 
@@ -77,8 +78,9 @@ def test_a_span_is_bounded_and_named_in_the_zone(served):
         return SPAN
 
     zone = served.console.zone()
+    clock = Clock(zone, NOW)
     asked = Query(asked={"start": "2026-01-05T08:00", "end": "2026-01-05T09:00+01:00"})
-    made = span_of(asked, zone, default=usual, longest=timedelta(days=1))
+    made = span_asked(asked, clock, default=usual, longest=timedelta(days=1))
     assert made.start == datetime(2026, 1, 5, 8, tzinfo=zone)
     assert made.end == datetime(2026, 1, 5, 8, tzinfo=UTC)
     for text in (
@@ -89,7 +91,7 @@ def test_a_span_is_bounded_and_named_in_the_zone(served):
     ):
         asked = Query(asked=dict(part.split("=", 1) for part in text.split("&")))
         with pytest.raises(BadQuery):
-            span_of(asked, zone, default=usual, longest=timedelta(days=1))
+            span_asked(asked, clock, default=usual, longest=timedelta(days=1))
     assert newest_span(served.console.lake, timedelta(hours=2), NOW).end.date() == NOW.date()
 
 
