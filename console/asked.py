@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from console.context import Console, Query
 from console.errors import BadQuery
 from console.page import Clock, Field, is_usual
+
+if TYPE_CHECKING:
+    from console.context import Console, Query
 
 _AGO: Final = re.compile(r"(\d{1,5})\s*(min|h|d)")
 _UNITS: Final = {"min": "minutes", "h": "hours", "d": "days"}

@@ -18,12 +18,12 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.maintenance.erasing import log_access
 from console.completeness import CompletenessReader
-from console.day_tracks import DayTracksReader
 from console.errors import NotThere
 from console.fixes import LastFixReader
 from console.health.reader import HealthReader
 from console.lake import OpenLake
 from console.live import LiveFeed
+from console.movements import DayTracksReader
 from console.reference import Reference
 
 if TYPE_CHECKING:

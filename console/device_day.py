@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.snapshots import covering
-from console.fixes import Track, column_text, degrees_text, made_track
+from console.fixes import column_text, degrees_text
 from console.lake import OpenLake
+from console.movements import TRACK_COLUMNS, Movements, movements_of
 from geo.spatial import TrackSettings, ZoneSet
 from waybill.record import IntervalSet
 
 QUARTER: Final = timedelta(minutes=15)
 MOST_RECORDS: Final = 300_000
 MOST_HOLES: Final = 200
-_COLUMNS: Final = (
-    *("device_time", "received_at", "epoch", "seq", "kind", "latitude", "longitude"),
-    *("speed_mps", "heading_deg", "accuracy_m", "ingest_number"),
-)
+_COLUMNS: Final = (*TRACK_COLUMNS, "received_at", "kind", "ingest_number")
 
 
 class Quarter(NamedTuple):
@@ -84,8 +82,9 @@ class DeviceDay:
         there = self.rows.filter(pc.equal(self.rows["kind"], "position"))
         return there.sort_by([("device_time", "ascending"), ("epoch", "ascending"), ("seq", "ascending")])
 
-    def track(self, tracks: TrackSettings) -> Track:
-        return made_track(self.positions(), tracks)
+    def track(self, tracks: TrackSettings) -> Movements:
+        """Positions as reported: usage cleans them of noise when it meters them."""
+        return movements_of(self.positions(), tracks.as_reported())
 
     def quarters(self) -> list[Quarter]:
         """Each quarter of the day, also those without records: 92 to 100, as clocks change."""
@@ -133,21 +132,21 @@ class DeviceDay:
         return behind, state.until - state.since
 
 
-def track_columns(track: Track, zones: ZoneSet | None) -> dict[str, Any]:
+def track_columns(track: Movements, zones: ZoneSet | None) -> dict[str, Any]:
     """A track as columns for a browser: places, seconds since 1970, speed in 0.1 m/s (-1: not stated), and the number
     of the zone among `zones` (-1: outside).
     """
-    speed = np.where(np.isfinite(track.speed_mps), np.clip(track.speed_mps * 10, 0, 32_767), -1)
-    if zones is None or not len(track):
-        zone = np.full(len(track), -1)
-    else:
-        zone = zones.zone_at(track.longitude, track.latitude, track.time_ms)
+    speed_mps, time_ms = track.speed_mps[track.tracks.row], track.time_ms
+    speed = np.where(np.isfinite(speed_mps), np.clip(speed_mps * 10, 0, 32_767), -1)
+    zone = np.full(len(time_ms), -1)
+    if zones is not None and len(time_ms):
+        zone = zones.zone_at(track.longitude, track.latitude, time_ms)
     return {
         "longitude": degrees_text(track.longitude),
         "latitude": degrees_text(track.latitude),
-        "time": column_text((track.time_ms // 1000).astype("<i4")),
-        "speed": column_text(np.rint(speed).astype("<i2")),
-        "zone": column_text(zone.astype("<i2")),
-        "begins": column_text(track.begins.astype("<i4")),
+        "time": column_text(time_ms // 1000),
+        "speed": column_text(speed, "<i2"),
+        "zone": column_text(zone, "<i2"),
+        "begins": column_text(np.flatnonzero(~track.tracks.linked)),
         "zones": [] if zones is None else [*zones.names],
     }

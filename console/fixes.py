@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
 from console.lake import OpenLake
-from geo.spatial import Fixes, TrackSettings, build_tracks
+from geo.spatial import TrackSettings, valid_positions
 
 _COLUMNS: Final = (
     *("tenant", "device", "region", "device_time", "received_at", "latitude", "longitude"),
@@ -129,15 +130,12 @@ def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tup
 
 
 def usable_positions(
-    latitude: np.ndarray[Any, np.dtype[np.float64]],
-    longitude: np.ndarray[Any, np.dtype[np.float64]],
-    tracks: TrackSettings,
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    latitude: NDArray[np.float64], longitude: NDArray[np.float64], tracks: TrackSettings
+) -> NDArray[np.bool_]:
     """Which positions are in the world and not at 0°/0°, where a receiver without a fix is."""
-    with np.errstate(invalid="ignore"):
-        usable: np.ndarray[Any, np.dtype[np.bool_]] = (np.abs(latitude) <= 90) & (np.abs(longitude) <= 180)
-        if tracks.null_island_deg is not None:
-            usable &= ~((np.abs(latitude) < tracks.null_island_deg) & (np.abs(longitude) < tracks.null_island_deg))
+    usable: NDArray[np.bool_] = valid_positions(latitude, longitude)
+    if tracks.null_island_deg is not None:
+        usable &= np.maximum(np.abs(latitude), np.abs(longitude)) >= tracks.null_island_deg
     return usable
 
 
@@ -160,96 +158,18 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and abs(value) < float("inf") else None
 
 
-# The track of one device.
-
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    """Positions of a device in a span, as the engine's rules keep them. `begins`: the index at which each piece begins:
-    between pieces lies a gap or an impossible jump. `left_out`: positions that are not drawn, by the reason.
-    """
-
-    time_ms: np.ndarray[Any, np.dtype[np.int64]]
-    latitude: np.ndarray[Any, np.dtype[np.float64]]
-    longitude: np.ndarray[Any, np.dtype[np.float64]]
-    speed_mps: np.ndarray[Any, np.dtype[np.float64]]
-    seq: np.ndarray[Any, np.dtype[np.int64]]
-    begins: np.ndarray[Any, np.dtype[np.int64]]
-    metres: float
-    left_out: dict[str, int]
-
-    def __len__(self) -> int:
-        return len(self.time_ms)
-
-
-def track_of(lake: OpenLake, device: TenantDevice, start: datetime, end: datetime, tracks: TrackSettings) -> Track:
-    """The track of a device within a span. Positions as reported: usage cleans them of noise when it meters them.
-
-    Raises LakeError, StoreUnavailable.
-    """
-    stored = lake.stored("records").within("device", [(device.device, device.device)])
-    rows = lake.rows_in(
-        stored,
-        ("device_time", "epoch", "seq", "latitude", "longitude", "speed_mps", "accuracy_m"),
-        where=[
-            ("tenant", "=", device.tenant),
-            ("device", "=", device.device),
-            ("kind", "=", "position"),
-            ("device_time", ">=", start),
-            ("device_time", "<", end),
-        ],
-    ).sort_by([("device_time", "ascending"), ("epoch", "ascending"), ("seq", "ascending")])
-    return made_track(rows, tracks)
-
-
-def made_track(rows: pa.Table, tracks: TrackSettings) -> Track:
-    """The track of rows of one device, in the order of their time."""
-    columns = {name: pc.fill_null(rows[name], float("nan")).to_numpy() for name in ("latitude", "longitude")}
-    with np.errstate(invalid="ignore"):
-        valid = (np.abs(columns["latitude"]) <= 90) & (np.abs(columns["longitude"]) <= 180)
-    there = rows.filter(pa.array(valid))
-    time_ms = there["device_time"].cast(pa.int64()).to_numpy() // 1000
-    fixes = Fixes(
-        device=np.zeros(len(time_ms), np.int64),
-        t_ms=time_ms,
-        lat=columns["latitude"][valid],
-        lon=columns["longitude"][valid],
-        accuracy_m=_numbers(there["accuracy_m"]),
-    )
-    made = build_tracks(fixes, tracks.as_reported())
-    left_out = {name: count for name, count in made.counts().items() if name != "kept" and count}
-    if outside := int(np.count_nonzero(~valid)):
-        left_out["outside_the_world"] = outside
-    row = made.row
-    return Track(
-        time_ms[row],
-        fixes.lat[row],
-        fixes.lon[row],
-        _numbers(there["speed_mps"])[row],
-        there["seq"].to_numpy()[row],
-        np.flatnonzero(~made.linked),
-        float(made.metres.sum()),
-        left_out,
-    )
-
-
-def _numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.float64]]:
-    numbers: np.ndarray[Any, np.dtype[np.float64]] = pc.fill_null(column, float("nan")).to_numpy().astype(np.float64)
-    return numbers
-
-
 DEGREES: Final = 10_000_000
 """Positions are sent to a browser in 1e-7 degrees, as on the wire."""
 
 
-def column_text(column: np.ndarray[Any, Any]) -> str:
-    """A column as base64 of its bytes, for a typed array of a browser; give it as `<i4`, `<i2` or `<u1`."""
-    return base64.b64encode(np.ascontiguousarray(column).tobytes()).decode()
+def column_text(column: ArrayLike, kind: str = "<i4") -> str:
+    """Numbers as base64 of the bytes of integers, for a typed array of a browser: `<i4` or `<i2`."""
+    return base64.b64encode(np.rint(column).astype(kind).tobytes()).decode()
 
 
-def degrees_text(degrees: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+def degrees_text(degrees: NDArray[np.float64]) -> str:
     """Degrees as a column of 1e-7 degrees, an `Int32Array`."""
-    return column_text(np.rint(degrees * DEGREES).astype("<i4"))
+    return column_text(degrees * DEGREES)
 
 
 def day_span(day: datetime) -> tuple[datetime, datetime]:

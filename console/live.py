@@ -96,7 +96,7 @@ class FixStore:
                 "speed": self._motion[0, numbers],
                 "heading": self._motion[1, numbers],
             }
-        return Encoded(len(numbers), {name: column_text(column) for name, column in columns.items()})
+        return Encoded(len(numbers), {name: column_text(column, column.dtype.str) for name, column in columns.items()})
 
 
 class TopicFollower(Protocol):

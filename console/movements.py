@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,29 +13,32 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.tables import Condition
+from cloud_jobs.lake.values import encoded
 from console.asked import Box, Span
 from console.errors import BadQuery, Busy
+from console.fixes import column_text, degrees_text
 from console.lake import OpenLake
 from geo.spatial import Fixes, Revision, Tracks, TrackSettings, build_tracks, in_force, valid_positions
 
 MOST_RECORDS: Final = 3_000_000
 """A span whose files hold more records is refused."""
-_COLUMNS: Final = (
-    "tenant",
-    "device",
-    "epoch",
-    "seq",
-    "device_time",
-    "latitude",
-    "longitude",
-    "speed_mps",
-    "accuracy_m",
+TRACK_COLUMNS: Final = (
+    *("tenant", "device", "device_time", "latitude", "longitude", "speed_mps", "accuracy_m"),
+    *("epoch", "seq"),
 )
+"""What movements are made of. Without the last two, of equal times of a device any may be kept."""
+NO_ROWS: Final = pa.table({name: [] for name in TRACK_COLUMNS})
 
+MOST_ROWS: Final = 400_000
+MOST_FILES: Final = 400
+MOST_POINTS: Final = 60_000
+"""The most that is read and drawn of the tracks of a day."""
+_KEPT_S: Final = 60.0
 _LARGE: Final = 2_000_000
 """Of spans with more records one is read at a time: each takes hundreds of megabytes."""
 _WAIT_S: Final = 30.0
@@ -69,17 +73,34 @@ def newest_span(lake: OpenLake, length: timedelta, now: datetime) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class Movements:
-    """Tracks of devices: `tracks.fixes.device` indexes `devices`. `speed_mps`, `seq`: of each row of the fixes.
+    """Tracks of devices: `tracks.fixes.device` indexes `devices`. `speed_mps`: of each row of the fixes.
 
     `files_read` of `files`: what was opened of the table. `outside`: positions outside the world, which are no fixes.
     """
 
     devices: tuple[TenantDevice, ...]
     tracks: Tracks
-    speed_mps: np.ndarray[Any, np.dtype[np.float64]]
+    speed_mps: NDArray[np.float64]
+    outside: int
     files_read: int
     files: int
-    outside: int
+
+    @property
+    def longitude(self) -> NDArray[np.float64]:
+        """Of each place of the tracks, as `latitude`, `time_ms` and `device`."""
+        return self.tracks.fixes.lon[self.tracks.row]
+
+    @property
+    def latitude(self) -> NDArray[np.float64]:
+        return self.tracks.fixes.lat[self.tracks.row]
+
+    @property
+    def time_ms(self) -> NDArray[np.int64]:
+        return self.tracks.fixes.t_ms[self.tracks.row]
+
+    @property
+    def device(self) -> NDArray[np.int64]:
+        return self.tracks.fixes.device[self.tracks.row]
 
     def left_out(self) -> dict[str, int]:
         """Positions that no track has, by the reason."""
@@ -91,6 +112,30 @@ class Movements:
         left_out = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in self.left_out().items())
         read = f"{self.files_read:,} of {self.files:,} files read."
         return f"{read} Not drawn: {left_out}." if left_out else read
+
+
+def movements_of(
+    rows: pa.Table, rules: TrackSettings, visible: Visible = tuple, files: tuple[int, int] = (0, 0)
+) -> Movements:
+    """The movements of rows (TRACK_COLUMNS) of the devices of them that may be shown. Pure."""
+    rows, devices, device = _numbered(rows, visible)
+    # the engine keeps the first of equal times, in the order of epoch and seq
+    if rows.num_rows and "seq" in rows.column_names:
+        order = pc.sort_indices(rows, [(name, "ascending") for name in ("device_time", "epoch", "seq")])
+        rows, device = rows.take(order), device[order.to_numpy()]
+    latitude, longitude = (_numbers(rows[name]) for name in ("latitude", "longitude"))
+    usable = valid_positions(latitude, longitude)
+    rows, device = rows.filter(pa.array(usable, pa.bool_())), device[usable]
+    speed = _numbers(rows["speed_mps"])
+    fixes = Fixes(
+        device=device,
+        t_ms=rows["device_time"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_numpy(),
+        lat=latitude[usable],
+        lon=longitude[usable],
+        accuracy_m=_numbers(rows["accuracy_m"]),
+        speed_mps=speed,
+    )
+    return Movements(devices, build_tracks(fixes, rules), speed, int(np.count_nonzero(~usable)), *files)
 
 
 def read_movements(
@@ -109,7 +154,7 @@ def read_movements(
     records, LakeError, StoreUnavailable.
     """
     if not lake.has("records"):
-        return _movements(pa.table({name: [] for name in _COLUMNS}), (), np.zeros(0, np.int64), rules, (0, 0))
+        return movements_of(NO_ROWS, rules)
     stored = lake.stored("records")
     wanted = stored.between("device_time", span.start, span.end)
     if tenant:
@@ -124,9 +169,8 @@ def read_movements(
         *_near(near, rules),
     ]
     with _turn(records):
-        rows = lake.rows_in(wanted, _COLUMNS, where=where)
-        rows, devices, device = _numbered(rows, visible)
-        return _movements(rows, devices, device, rules, (len(wanted), len(stored)))
+        rows = lake.rows_in(wanted, TRACK_COLUMNS, where=where)
+        return movements_of(rows, rules, visible, (len(wanted), len(stored)))
 
 
 @contextmanager
@@ -157,13 +201,9 @@ def _near(box: Box | None, rules: TrackSettings) -> Iterator[Condition]:
         yield from (("longitude", ">=", box.west - wide_deg), ("longitude", "<=", box.east + wide_deg))
 
 
-def _numbered(
-    rows: pa.Table, visible: Visible
-) -> tuple[pa.Table, tuple[TenantDevice, ...], np.ndarray[Any, np.dtype[np.int64]]]:
+def _numbered(rows: pa.Table, visible: Visible) -> tuple[pa.Table, tuple[TenantDevice, ...], NDArray[np.int64]]:
     """Rows of visible devices, the devices in order, and the number of each row's device."""
-    tenant, device = (
-        rows[name].cast(pa.string()).combine_chunks().dictionary_encode() for name in ("tenant", "device")
-    )
+    tenant, device = (encoded(rows[name].cast(pa.string())) for name in ("tenant", "device"))
     names = device.dictionary.to_pylist()
     both = tenant.indices.to_numpy().astype(np.int64) * max(len(names), 1) + device.indices.to_numpy()
     codes, inverse = np.unique(both, return_inverse=True)
@@ -177,38 +217,76 @@ def _numbered(
     return rows.filter(pa.array(keep, pa.bool_())), tuple(seen), numbers[keep]
 
 
-def _movements(
-    rows: pa.Table,
-    devices: tuple[TenantDevice, ...],
-    device: np.ndarray[Any, np.dtype[np.int64]],
-    rules: TrackSettings,
-    files: tuple[int, int],
-) -> Movements:
-    # the engine keeps the first of equal times, in the order of epoch and seq
-    if rows.num_rows:
-        order = pc.sort_indices(rows, [(name, "ascending") for name in ("device_time", "epoch", "seq")])
-        rows, device = rows.take(order), device[order.to_numpy()]
-    latitude, longitude = (_numbers(rows[name]) for name in ("latitude", "longitude"))
-    usable = valid_positions(latitude, longitude)
-    rows, device = rows.filter(pa.array(usable, pa.bool_())), device[usable]
-    speed = _numbers(rows["speed_mps"])
-    fixes = Fixes(
-        device=device,
-        t_ms=rows["device_time"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_numpy(),
-        lat=latitude[usable],
-        lon=longitude[usable],
-        accuracy_m=_numbers(rows["accuracy_m"]),
-        speed_mps=speed,
-    )
-    outside = int(np.count_nonzero(~usable))
-    return Movements(devices, build_tracks(fixes, rules), speed, *files, outside)
-
-
-def _numbers(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.float64]]:
-    made: np.ndarray[Any, np.dtype[np.float64]] = (
-        pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy().astype(np.float64)
-    )
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    made: NDArray[np.float64] = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy()
     return made
+
+
+# The tracks of all devices on a day, thinned out: on a map they draw the roads of a fleet.
+
+
+@dataclass(frozen=True, slots=True)
+class DayTracks:
+    """Places of tracks of a day. `begins`: whether a piece begins at a place. `device`: its number among `devices`."""
+
+    longitude: NDArray[np.float64]
+    latitude: NDArray[np.float64]
+    begins: NDArray[np.bool_]
+    device: NDArray[np.int64]
+    devices: tuple[TenantDevice, ...]
+
+    @classmethod
+    def of(cls, moved: Movements) -> DayTracks:
+        """The tracks with at most about MOST_POINTS places; ends of pieces stay."""
+        begins = ~moved.tracks.linked
+        ends = np.r_[begins[1:], True][: len(begins)]
+        every = max(-(-len(begins) // MOST_POINTS), 1)
+        # a piece of one point is no line
+        kept = ((np.arange(len(begins)) % every == 0) | begins | ends) & ~(begins & ends)
+        return cls(moved.longitude[kept], moved.latitude[kept], begins[kept], moved.device[kept], moved.devices)
+
+    def document(self, visible: Collection[TenantDevice]) -> dict[str, str]:
+        """The places of some devices as columns for a browser, and at which of them pieces begin."""
+        seen = {*visible}
+        shown = np.array([one in seen for one in self.devices], np.bool_)[self.device]
+        return {
+            "longitude": degrees_text(self.longitude[shown]),
+            "latitude": degrees_text(self.latitude[shown]),
+            "begins": column_text(np.flatnonzero(self.begins[shown])),
+        }
+
+
+class DayTracksReader:
+    """Keeps the tracks of the day that was asked for last, for a minute."""
+
+    def __init__(self, lake: OpenLake, tracks: TrackSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lake = lake
+        self._tracks = tracks
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: tuple[datetime, float, DayTracks] | None = None
+
+    def read(self, start: datetime, end: datetime) -> DayTracks:
+        """The tracks from `start` until before `end`. Raises LakeError, StoreUnavailable."""
+        with self._lock:
+            known = self._known
+            if known is None or known[0] != start or self._clock() - known[1] > _KEPT_S:
+                known = self._known = start, self._clock(), self._made(start, end)
+            return known[2]
+
+    def _made(self, start: datetime, end: datetime) -> DayTracks:
+        rows = NO_ROWS
+        if self._lake.has("records"):
+            stored = self._lake.stored("records").between("device_time", start, end)
+            counts = np.cumsum(np.array(stored.row_counts, np.int64))
+            most = min(int(np.searchsorted(counts, MOST_ROWS, side="right")), MOST_FILES)
+            # a single file may have more rows
+            files = StoredFiles("records", stored.actions.slice(0, max(most, 1)))
+            where: list[Condition] = [
+                *(("kind", "=", "position"), ("device_time", ">=", start), ("device_time", "<", end)),
+            ]
+            rows = self._lake.rows_in(files, TRACK_COLUMNS[:-2], where=where).slice(0, 2 * MOST_ROWS)
+        return DayTracks.of(movements_of(rows, self._tracks.as_reported()))
 
 
 # Events.

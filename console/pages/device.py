@@ -17,8 +17,9 @@ from console.context import Console, Query
 from console.counts import OUTSIDE, DayUsage, usage_of
 from console.device_day import QUARTER, DeviceDay, Hole, Quarter, track_columns
 from console.errors import BadQuery, NotThere
-from console.fixes import LastFix, Track, day_span
+from console.fixes import LastFix, day_span
 from console.http import clock_of
+from console.movements import Movements
 from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
 from console.pages.fleet import features_of, state_of
 from geo.spatial import Fence, ZoneSet
@@ -154,11 +155,12 @@ def _days(query: Query, path: str, day: date) -> tuple[tuple[str, str], ...]:
 
 
 def _facts(
-    console: Console, device: TenantDevice, fix: LastFix | None, account: Account | None, track: Track
+    console: Console, device: TenantDevice, fix: LastFix | None, account: Account | None, track: Movements
 ) -> tuple[Fact, ...]:
     now = console.now()
-    left_out = sum(track.left_out.values())
-    reasons = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(track.left_out.items()))
+    left_out = track.left_out()
+    reasons = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in sorted(left_out.items()))
+    metres = float(track.tracks.metres.sum()) if len(track.tracks.row) else None
     state = state_of(fix, now) if fix else UNKNOWN
     return (
         Fact("state", "State", state, Kind.STATE),
@@ -168,8 +170,8 @@ def _facts(
         Fact("account", "Account", account.name if account else "none"),
         Fact("records", "Records", console.completeness.read().states(now).get(device), Kind.STATE),
         Fact("registry", "Registry", console.feed.registry_state(device), Kind.STATE),
-        Fact("distance_m", "Way of the day, as reported", track.metres if len(track) else None, Kind.DISTANCE),
-        Fact("left_out", "Positions not drawn", f"{left_out:,} ({reasons})" if left_out else "0"),
+        Fact("distance_m", "Way of the day, as reported", metres, Kind.DISTANCE),
+        Fact("left_out", "Positions not drawn", f"{sum(left_out.values()):,} ({reasons})" if left_out else "0"),
     )
 
 
@@ -328,7 +330,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and abs(value) < float("inf") else None
 
 
-def _island(console: Console, track: Track, moment: datetime) -> dict[str, Any]:
+def _island(console: Console, track: Movements, moment: datetime) -> dict[str, Any]:
     in_force = console.reference.fences_at(moment)
     made = [one.made for one in console.reference.state().fences if isinstance(one.made, Fence)]
     try:

@@ -23,8 +23,8 @@ from cloud_jobs.lake.coverage import TenantDevice
 from console.asked import Part, part_asked
 from console.bills import MAX_RECORDS, HourEvidence, is_place, is_within
 from console.context import Console, Query
+from console.device_day import DeviceDay
 from console.errors import BadQuery, NotThere
-from console.fixes import track_of
 from console.page import Column, Download, Fact, Island, Kind, Page, Row, Table, address
 from console.pages.fleet import features_of
 from console.reference import FenceVersion
@@ -594,15 +594,15 @@ def _island(
     device = TenantDevice(key.tenant, key.device)
     near = console.settings.tracks.null_island_deg
     places = [row for row in evidence.records if is_place(row["longitude"], row["latitude"], null_island_deg=near)]
-    track = track_of(console.lake, device, hour.hour, hour.hour + timedelta(hours=1), console.settings.tracks)
+    of_hour = DeviceDay.read(console.lake, device, hour.hour, hour.hour + timedelta(hours=1))
+    track = of_hour.track(console.settings.tracks)
     paid = console.bills.paid(query.viewer, key.account, device)
-    begins, pieces = {*track.begins.tolist()}, list[list[list[float]]]()
-    for at, ms in enumerate(track.time_ms.tolist()):
+    pieces: list[list[tuple[float, float]]] = [[]]
+    columns = (track.time_ms, track.longitude, track.latitude, track.tracks.linked)
+    for ms, *place, is_linked in zip(*(column.tolist() for column in columns), strict=True):
         is_paid = is_within(datetime.fromtimestamp(ms / 1000, UTC), paid)
-        if at in begins or not is_paid or not pieces:
-            pieces.append([])
-        if is_paid:
-            pieces[-1].append([float(track.longitude[at]), float(track.latitude[at])])
+        pieces += [] if is_linked and is_paid else [[]]
+        pieces[-1] += [tuple(place)] if is_paid else []
     return {
         "fixes": [
             {

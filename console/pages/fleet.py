@@ -257,9 +257,9 @@ def fix_columns(fixes: Sequence[LastFix]) -> dict[str, str]:
     return {
         "longitude": degrees_text(np.array([one.longitude for one in fixes], np.float64)),
         "latitude": degrees_text(np.array([one.latitude for one in fixes], np.float64)),
-        "time": column_text(np.array([min(int(one.time.timestamp()), 2**31 - 1) for one in fixes], "<i4")),
-        "speed": column_text(np.array(motion, "<i2")),
-        "heading": column_text(np.array(heading, "<i2")),
+        "time": column_text([min(int(one.time.timestamp()), 2**31 - 1) for one in fixes]),
+        "speed": column_text(motion, "<i2"),
+        "heading": column_text(heading, "<i2"),
     }
 
 

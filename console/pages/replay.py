@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,6 +13,7 @@ import numpy as np
 from cloud_jobs.lake.coverage import TenantDevice
 from console.asked import Span, local_text, span_asked, tenant_asked, tenant_field
 from console.context import Console, Query
+from console.fixes import column_text, degrees_text
 from console.http import clock_of
 from console.movements import (
     Happening,
@@ -196,17 +196,13 @@ def columns(moved: Movements, span: Span) -> dict[str, Any]:
         "step_s": step_s,
         "silent_s": SILENT_S,
         "devices": [_id(one) for one in moved.devices[:count]],
-        "first": _packed(np.searchsorted(fixes.device[at], np.arange(count + 1))),
-        "t_ms": _packed(fixes.t_ms[at] - span.start_ms),
-        "longitude": _packed(np.rint(fixes.lon[at] * 1e7)),
-        "latitude": _packed(np.rint(fixes.lat[at] * 1e7)),
-        "speed": _packed(np.clip(speed, -1, 100_000)),
-        "begins": _packed(np.flatnonzero(~linked[wanted])),
+        "first": column_text(np.searchsorted(fixes.device[at], np.arange(count + 1))),
+        "t_ms": column_text(fixes.t_ms[at] - span.start_ms),
+        "longitude": degrees_text(fixes.lon[at]),
+        "latitude": degrees_text(fixes.lat[at]),
+        "speed": column_text(np.clip(speed, -1, 100_000)),
+        "begins": column_text(np.flatnonzero(~linked[wanted])),
     }
-
-
-def _packed(values: np.ndarray[Any, Any]) -> str:
-    return base64.b64encode(values.astype("<i4").tobytes()).decode()
 
 
 def _id(device: TenantDevice) -> str:
