@@ -20,7 +20,7 @@ from console.context import Console, Query
 from console.errors import ConsoleRefused, NotThere
 from console.http import FileView, Renderer, SecurityHeaders, View
 from console.page import Page
-from console.pages import bills, device, documents, fences, fleet, happenings, health, reconciled, replay, shared, where
+from console.pages import bills, device, documents, fences, fleet, happenings, health, reconciled, replay, where
 from console.stream import LiveStreams
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ PAGES: Final[Mapping[str, View]] = {
     "/documents/{number}/lines/{line}/{hour}": documents.hour_page,
     "/reconcile": reconciled.page,
     "/device/{tenant}/{device}": device.page,
-    "/shared/{token}": shared.page,
-    "/shared/{token}/lines/{line}": shared.line_page,
-    "/shared/{token}/lines/{line}/{hour}": shared.hour_page,
+    "/shared/{token}": documents.page,
+    "/shared/{token}/lines/{line}": documents.line_page,
+    "/shared/{token}/lines/{line}/{hour}": documents.hour_page,
 }
 """Each page by its address."""
 
 FILES: Final[Mapping[str, FileView]] = {
     "/documents/{number}.{suffix}": documents.file,
-    "/shared/{token}/document.{suffix}": shared.file,
+    "/shared/{token}/document.{suffix}": documents.file,
 }
 """Each file to download by its address; they come before the pages."""
 
@@ -65,7 +65,7 @@ def make_app(console: Console, *, hosts: tuple[str, ...] = ()) -> Starlette:
     renderer = Renderer(console, Assets.built())
     routes: list[BaseRoute] = [
         *(signing.routes() if signing else ()),
-        *(Route(path, renderer.file_endpoint(view), methods=["GET"]) for path, view in FILES.items()),
+        *(Route(path, renderer.endpoint(view), methods=["GET"]) for path, view in FILES.items()),
         *(Route(path, renderer.endpoint(view), methods=["GET"]) for path, view in PAGES.items()),
         Route("/basemap", _basemap(console), methods=["GET"]),
         Route("/live", streams.endpoint, methods=["GET"]),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from console.errors import BadQuery
-from console.page import Clock, Field, is_usual
+from console.page import Clock, Field, is_usual, ms_of
 
 if TYPE_CHECKING:
     from console.context import Console, Query
@@ -61,11 +61,11 @@ class Span(NamedTuple):
 
     @property
     def start_ms(self) -> int:
-        return round(self.start.timestamp() * 1000)
+        return ms_of(self.start)
 
     @property
     def end_ms(self) -> int:
-        return round(self.end.timestamp() * 1000)
+        return ms_of(self.end)
 
     def widened(self, before_ms: float, after_ms: float) -> Span:
         return Span(self.start - timedelta(milliseconds=before_ms), self.end + timedelta(milliseconds=after_ms))

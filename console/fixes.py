@@ -172,6 +172,25 @@ def degrees_text(degrees: NDArray[np.float64]) -> str:
     return column_text(degrees * DEGREES)
 
 
+_FIX_COLUMNS: Final = {"longitude": "<i4", "latitude": "<i4", "time": "<i4", "speed": "<i2", "heading": "<i2"}
+
+
+def fix_numbers(fix: LastFix) -> tuple[int, ...]:
+    """A fix as integers for a browser: 1e-7 degrees, seconds, 0.1 m/s and degrees; -1: it states none."""
+    return (
+        round(fix.longitude * DEGREES),
+        round(fix.latitude * DEGREES),
+        min(int(fix.time.timestamp()), 2**31 - 1),
+        -1 if fix.speed_mps is None else min(round(fix.speed_mps * 10), 32_767),
+        -1 if fix.heading_deg is None else round(fix.heading_deg) % 360,
+    )
+
+
+def fix_columns(numbers: NDArray[np.int32]) -> dict[str, str]:
+    """Columns of `fix_numbers`, for a page and the live stream."""
+    return {name: column_text(one, kind) for one, (name, kind) in zip(numbers, _FIX_COLUMNS.items(), strict=True)}
+
+
 def day_span(day: datetime) -> tuple[datetime, datetime]:
     """The span of a local day, given by its midnight."""
     return day.astimezone(UTC), (day + timedelta(days=1)).astimezone(UTC)

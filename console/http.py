@@ -90,42 +90,22 @@ class Renderer:
             lstrip_blocks=True,
         )
 
-    def endpoint(self, view: View) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint of a page: HTML, or JSON if the request accepts it and no HTML."""
+    def endpoint(self, view: View | FileView) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a page: HTML, or JSON if the request accepts it and no HTML; or of a file to download."""
 
         async def answer(request: Request) -> Response:
             return await run_in_threadpool(self._answer, view, request)
 
         return answer
 
-    def file_endpoint(self, view: FileView) -> Callable[[Request], Awaitable[Response]]:
-        """The endpoint of a file to download; a fault is a page."""
-
-        async def answer(request: Request) -> Response:
-            return await run_in_threadpool(self._file_answer, view, request)
-
-        return answer
-
-    def _file_answer(self, view: FileView, request: Request) -> Response:
-        try:
-            made = view(self._console, Query.of(request))
-        except CloudError as error:
-            fault = error
-
-            def refuse(_console: Console, _query: Query) -> Page:
-                raise fault
-
-            return self._answer(refuse, request)
-        name = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "_" for one in made.name)
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return StreamingResponse(iter(made.body), media_type=made.media_type, headers=headers)
-
-    def _answer(self, view: View, request: Request) -> Response:
+    def _answer(self, view: View | FileView, request: Request) -> Response:
         query, wants_json = Query.of(request), _wants_json(request)
         clock, status = Clock.utc(self._console.now()), 200
         try:
             clock = clock_of(self._console, query)
             page = view(self._console, query)
+            if isinstance(page, Download):
+                return _sent(page)
         except NotThere as error:
             page, status = _fault_page(request, "Not found", error), 404
         except BadQuery as error:
@@ -150,6 +130,12 @@ class Renderer:
             other_zone=query.address_with(page.path, zone="" if query.zone else "UTC"),
             data_address=query.address_with(page.path),
         )
+
+
+def _sent(made: Download) -> Response:
+    name = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "_" for one in made.name)
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(iter(made.body), media_type=made.media_type, headers=headers)
 
 
 def clock_of(console: Console, query: Query) -> Clock:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,13 @@ from numpy.typing import NDArray
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
-from console.fixes import DEGREES, FIRST, LastFix, LastFixes, LastFixReader, column_text, usable_positions
+from console.fixes import FIRST, LastFix, LastFixes, LastFixReader, fix_columns, fix_numbers, usable_positions
 from waybill.record import DEVICE_PATTERN, Kind
 
 _POLL_S: Final = 2.0
 _AHEAD: Final = timedelta(days=1)
 _FIRST_US: Final = round(FIRST.timestamp() * 1_000_000)
 _FIRST_ROOM: Final = 1024
-_UNKNOWN: Final = -1
-
-
-class Encoded(NamedTuple):
-    """The last fixes of some devices as base64 of little-endian columns, in the order in which they became known."""
-
-    devices: int
-    columns: dict[str, str]
 
 
 class FixStore:
@@ -39,9 +31,7 @@ class FixStore:
         self._fixes: dict[TenantDevice, LastFix] = {}
         self._numbers: dict[TenantDevice, int] = {}
         self._devices: list[TenantDevice] = []
-        self._degrees = np.zeros((2, _FIRST_ROOM), "<i4")
-        self._time_s = np.zeros(_FIRST_ROOM, "<i4")
-        self._motion = np.zeros((2, _FIRST_ROOM), "<i2")
+        self._columns = np.zeros((5, _FIRST_ROOM), np.int32)
         self.version = 0
 
     def put(self, fixes: Sequence[LastFix]) -> bool:
@@ -61,15 +51,10 @@ class FixStore:
         at = self._numbers.setdefault(device, len(self._devices))
         if at == len(self._devices):
             self._devices.append(device)
-            if at == len(self._time_s):
-                self._degrees = np.concatenate([self._degrees, np.zeros_like(self._degrees)], axis=1)
-                self._motion = np.concatenate([self._motion, np.zeros_like(self._motion)], axis=1)
-                self._time_s = np.concatenate([self._time_s, np.zeros_like(self._time_s)])
+            if at == self._columns.shape[1]:
+                self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)
         self._fixes[device] = fix
-        self._degrees[:, at] = round(fix.longitude * DEGREES), round(fix.latitude * DEGREES)
-        self._time_s[at] = min(int(fix.time.timestamp()), 2**31 - 1)
-        speed = _UNKNOWN if fix.speed_mps is None else min(round(fix.speed_mps * 10), 32_767)
-        self._motion[:, at] = speed, _UNKNOWN if fix.heading_deg is None else round(fix.heading_deg) % 360
+        self._columns[:, at] = fix_numbers(fix)
 
     def newer(self, known: LastFixes) -> LastFixes:
         """`known` with the fixes of this store that are newer."""
@@ -86,17 +71,10 @@ class FixStore:
         with self._lock:
             return self._devices[begin:]
 
-    def encode(self, numbers: NDArray[np.int64]) -> Encoded:
-        """The fixes of devices by their numbers."""
+    def encode(self, numbers: NDArray[np.int64]) -> dict[str, str]:
+        """The fixes of devices by their numbers, as columns for a browser."""
         with self._lock:
-            columns = {
-                "longitude": self._degrees[0, numbers],
-                "latitude": self._degrees[1, numbers],
-                "time": self._time_s[numbers],
-                "speed": self._motion[0, numbers],
-                "heading": self._motion[1, numbers],
-            }
-        return Encoded(len(numbers), {name: column_text(column, column.dtype.str) for name, column in columns.items()})
+            return fix_columns(self._columns[:, numbers])
 
 
 class TopicFollower(Protocol):

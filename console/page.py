@@ -184,6 +184,16 @@ def is_usual(moment: datetime) -> bool:
     return 1971 <= moment.year <= 2200
 
 
+def ms_of(moment: datetime) -> int:
+    """Milliseconds since 1970, as browsers and the engine count."""
+    return round(moment.timestamp() * 1000)
+
+
+def moment_of(ms: float) -> datetime:
+    """The moment of milliseconds since 1970."""
+    return datetime.fromtimestamp(round(ms) / 1000, UTC)
+
+
 # Values as text, for HTML and for a terminal.
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -21,6 +20,7 @@ from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
 from console.context import Console, Query, Viewer
 from console.live import LiveStatus
+from console.page import ms_of
 
 _log = structlog.get_logger(__name__)
 MOST_STREAMS: Final = 100
@@ -158,18 +158,17 @@ class LiveStreams:
                     group.ids.append(id_of(device))
             group.looked += len(fresh)
             numbers = np.array(group.numbers, np.int64)
-        encoded = store.encode(numbers)
         status = self._console.feed.status()
-        return encoded.devices, event(
+        return len(numbers), event(
             "fixes",
             {
-                "count": encoded.devices,
-                **encoded.columns,
+                "count": len(numbers),
+                **store.encode(numbers),
                 "source": status.source,
                 "cluster": status.cluster,
-                "heard_at": None if status.heard_at is None else _ms(status.heard_at),
+                "heard_at": None if status.heard_at is None else ms_of(status.heard_at),
                 "problem": status.problem,
-                "now": _ms(self._console.now()),
+                "now": ms_of(self._console.now()),
             },
         )
 
@@ -184,7 +183,3 @@ def _offer(tabs: Iterable[asyncio.Queue[Update | None]], update: Update | None) 
         if tab.full():
             tab.get_nowait()
         tab.put_nowait(update)
-
-
-def _ms(moment: datetime) -> int:
-    return round(moment.astimezone(UTC).timestamp() * 1000)

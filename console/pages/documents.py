@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
+
+import structlog
 
 from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, files_of
 from cloud_jobs.billing.documents.presentation import Presentation
@@ -14,7 +16,7 @@ from cloud_jobs.billing.rating import ChargeKind
 from cloud_jobs.billing.register.documents_of import IssuedAgain
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.looks import look_of
-from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
+from cloud_jobs.billing.units import MEASURE_OF, Meter, place_text, quantity_text
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.explain.metered_again import MAX_HOURS
@@ -22,13 +24,15 @@ from cloud_jobs.explain.terminal import Check, checks_of, notes_of
 from cloud_jobs.lake.coverage import TenantDevice
 from console.asked import Part, part_asked
 from console.bills import MAX_RECORDS, HourEvidence, is_place, is_within
-from console.context import Console, Query
+from console.context import LOCAL, Console, Query, Viewer
 from console.device_day import DeviceDay
-from console.errors import BadQuery, NotThere
-from console.page import Column, Download, Fact, Island, Kind, Page, Row, Table, address
+from console.errors import BadQuery, ConsoleRefused, NotThere
+from console.links import open_link
+from console.page import Column, Download, Fact, Island, Kind, Page, Row, Table, address, moment_of
 from console.pages.fleet import features_of
 from console.reference import FenceVersion
 
+_log = structlog.get_logger(__name__)
 MAX_LINES: Final = 1_000
 MAX_VEHICLES: Final = 500
 RECORDS_A_PART: Final = 500
@@ -108,9 +112,24 @@ class Place:
     bare: bool = False
 
     @classmethod
-    def of(cls, query: Query) -> Place:
-        number = query.path["number"]
-        return cls(number, address("documents", number))
+    def asked(cls, console: Console, query: Query) -> tuple[Query, Place]:
+        """The place, and the query as it may be asked there.
+
+        Whoever has a shared link sees what the document's payer sees of it. Raises NotThere for a link that opens
+        nothing.
+        """
+        token = query.path.get("token")
+        if token is None:
+            return query, cls(query.path["number"], address("documents", query.path["number"]))
+        try:
+            link = open_link(console.settings.console, token, console.now())
+        except ConsoleRefused as error:
+            # strangers learn nothing of the settings
+            _log.warning("no shared link can be opened", error=str(error))
+            raise NotThere("shared links cannot be opened now") from None
+        payer = console.bills.entry(LOCAL, link.number).key.payer
+        viewer = Viewer(f"link {link.id}", accounts=frozenset({payer}))
+        return replace(query, viewer=viewer), cls(link.number, address("shared", token), bare=True)
 
     def href(self, *parts: str, **asked: str | None) -> str:
         """The address of a part of the document."""
@@ -125,11 +144,7 @@ class Place:
 
 def page(console: Console, query: Query) -> Page:
     """A document as it is printed; each line links to its hours."""
-    return document_page(console, query, Place.of(query))
-
-
-def document_page(console: Console, query: Query, place: Place) -> Page:
-    """The page of a document at a place."""
+    query, place = Place.asked(console, query)
     entry = console.bills.entry(query.viewer, place.number)
     document = console.bills.issued(place.number).document
     # the page is in English, whatever the language of the PDF is
@@ -141,7 +156,7 @@ def document_page(console: Console, query: Query, place: Place) -> Page:
         tables=(
             Table("lines", "Lines", LINES, lines, note=_cut(len(document["lines"]), MAX_LINES, "lines", place)),
             _vat(show),
-            _vehicles(document, show, place, query.zone),
+            _vehicles(document, show, place, query),
         ),
         facts=tuple(_facts(document, entry)),
         template="document.html",
@@ -225,32 +240,35 @@ def _vat(show: Presentation) -> Table:
     return Table("vat", "VAT", VAT, tuple(rows))
 
 
-def _vehicles(document: Document, show: Presentation, place: Place, zone: str) -> Table:
-    """The annex: each vehicle's part of each line."""
+def _vehicles(document: Document, show: Presentation, place: Place, query: Query, only: int = 0) -> Table:
+    """The annex: each vehicle's part of each line, or of one. What the viewer does not see has no link."""
     line_of = {line["invoice_line_identifier"]: line for line in document["lines"]}
 
     def row(entry: dict[str, Any]) -> Row:
         line = line_of[entry["line"]]
         _, item, quantity, _, _, amount = show.part(line, entry)
-        is_usage = line["kind"] == ChargeKind.USAGE.value
         device = {"tenant": entry["tenant"], "device": entry["device"]}
+        is_open = line["kind"] == ChargeKind.USAGE.value and (place.bare or query.viewer.sees_tenant(entry["tenant"]))
+        name = show.vehicle(f"{entry['tenant']}/{entry['device']}") if entry["device"] else line["account_name"]
         return {
             "line": entry["line"],
-            "vehicle": show.vehicle(f"{entry['tenant']}/{entry['device']}")
-            if entry["device"]
-            else line["account_name"],
+            "vehicle": name,
             "item": item,
             "quantity": quantity,
             "rows": entry["metered"]["rows"] if entry["metered"] else 0,
             "net_amount": amount,
             "net_minor": entry["amount_minor"],
             **device,
-            "href": place.href("lines", str(entry["line"]), **device, zone=zone) if is_usage else "",
+            "href": place.href("lines", str(entry["line"]), **device, zone=query.zone) if is_open else "",
         }
 
-    entries = document["annex"][:MAX_VEHICLES]
-    note = _cut(len(document["annex"]), MAX_VEHICLES, "parts", place)
-    return Table.of("vehicles", "Each vehicle's part", VEHICLES, entries, row, note=note, empty="no vehicle has a part")
+    entries = [one for one in document["annex"] if only in (0, one["line"])]
+    title, note = (
+        ("Vehicles of this line", "Choose a vehicle to see its hours. ") if only else ("Each vehicle's part", "")
+    )
+    note = (note + _cut(len(entries), MAX_VEHICLES, "parts", place)).strip()
+    shown = entries[:MAX_VEHICLES]
+    return Table.of("vehicles", title, VEHICLES[bool(only) :], shown, row, note=note, empty="no vehicle has a part")
 
 
 def _cut(count: int, shown: int, what: str, place: Place) -> str:
@@ -259,16 +277,13 @@ def _cut(count: int, shown: int, what: str, place: Place) -> str:
 
 def file(console: Console, query: Query) -> Download:
     """A document as a file: PDF, UBL, CSV or its canonical JSON."""
-    return file_of(console, query, query.path["number"])
-
-
-def file_of(console: Console, query: Query, number: str) -> Download:
+    query, place = Place.asked(console, query)
     found = FORMS.get(query.path["suffix"])
     if found is None:
         raise NotThere(f"a document has the files {', '.join(FORMS)}")
     form, media_type = found
-    console.bills.entry(query.viewer, number)
-    made = console.bills.issued(number).document
+    console.bills.entry(query.viewer, place.number)
+    made = console.bills.issued(place.number).document
     [(name, content)] = files_of(made, [form], look_of(console.lake.lake, made)).items()
     # a PDF or UBL that cannot be made is an error before the first byte
     body = DocumentContent(made, form) if form in (Form.CSV, Form.JSON) else [bytes(content)]
@@ -280,11 +295,7 @@ def file_of(console: Console, query: Query, number: str) -> Download:
 
 def line_page(console: Console, query: Query) -> Page:
     """A line: its devices, or the hours of one device, held against the charge."""
-    return line_page_at(console, query, Place.of(query))
-
-
-def line_page_at(console: Console, query: Query, place: Place) -> Page:
-    """The page of a line of a document at a place."""
+    query, place = Place.asked(console, query)
     issued, line = _line_of(console, query, place)
     number = line["invoice_line_identifier"]
     path, title = place.href("lines", str(number)), f"Line {number} of {place.number}: {line['item_name']}"
@@ -293,12 +304,11 @@ def line_page_at(console: Console, query: Query, place: Place) -> Page:
     if line["kind"] != ChargeKind.USAGE.value:
         warning = f"This is a {line['kind']}: it follows from other lines, not from records."
         return Page(path, title, facts=facts, warnings=(warning,), extra=extra)
-    devices = _devices(issued.document, number)
-    device = _device_asked(query, devices)
+    device = _device_asked(query, place, issued.document, number)
     if device is None:
-        table = _line_devices(issued.document, line, place, query)
-        return Page(path, title, tables=(table,), facts=facts, state=query.state(*_ASKED), extra=extra)
-    _require_tenant(query, place, device)
+        show = Presentation(issued.document, look_of(console.lake.lake, issued.document, "en"))
+        tables = (_vehicles(issued.document, show, place, query, number),)
+        return Page(path, title, tables=tables, facts=facts, state=query.state(*_ASKED), extra=extra)
     asked = query.get("again") == "yes"
     hours = None if asked or _rows_of(issued.document, number, device) <= AT_ONCE else ()
     found = console.bills.explained(issued, number, device, hours)
@@ -323,10 +333,6 @@ def _line_of(console: Console, query: Query, place: Place) -> tuple[IssuedAgain,
     return issued, lines[int(text) - 1]
 
 
-def _devices(document: Document, line: int) -> list[TenantDevice]:
-    return [TenantDevice(one["tenant"], one["device"]) for one in document["annex"] if one["line"] == line]
-
-
 def _rows_of(document: Document, line: int, device: TenantDevice) -> int:
     """The hours that a charge names."""
     of_line = (one for one in document["annex"] if one["line"] == line)
@@ -334,19 +340,19 @@ def _rows_of(document: Document, line: int, device: TenantDevice) -> int:
     return metered["rows"] if metered else 0
 
 
-def _device_asked(query: Query, devices: Sequence[TenantDevice]) -> TenantDevice | None:
+def _device_asked(query: Query, place: Place, document: Document, line: int) -> TenantDevice | None:
     """The device of the query, or the only one of the line; None if there are several."""
+    devices = [TenantDevice(one["tenant"], one["device"]) for one in document["annex"] if one["line"] == line]
     if query.get("device"):
         asked = TenantDevice(query.get("tenant"), query.get("device"))
         if asked not in devices:
             raise NotThere(f"this line does not charge {asked.tenant}/{asked.device}")
-        return asked
-    return devices[0] if len(devices) == 1 else None
-
-
-def _require_tenant(query: Query, place: Place, device: TenantDevice) -> None:
+        devices = [asked]
+    if len(devices) != 1:
+        return None
     if not place.bare:
-        query.viewer.require_tenant(device.tenant)
+        query.viewer.require_tenant(devices[0].tenant)
+    return devices[0]
 
 
 def _line_facts(line: Document, document: Document, place: Place, zone: str) -> Iterator[Fact]:
@@ -359,31 +365,6 @@ def _line_facts(line: Document, document: Document, place: Place, zone: str) -> 
         yield Fact("quantity", "Quantity", f"{quantity['text']} {quantity['unit']}", Kind.MONEY)
     yield Fact("price", "Price", line["price"])
     yield Fact("net_amount", "Net amount", f"{line['invoice_line_net_amount']['text']} {currency}", Kind.MONEY)
-
-
-def _line_devices(document: Document, line: Document, place: Place, query: Query) -> Table:
-    """The devices of a line with a link each. Devices of tenants that the viewer does not see have none."""
-    number, meter = line["invoice_line_identifier"], Meter(line["meter"])
-    entries = [one for one in document["annex"] if one["line"] == number]
-
-    def row(entry: Mapping[str, Any]) -> Row:
-        device = {"tenant": entry["tenant"], "device": entry["device"]}
-        is_seen = place.bare or query.viewer.sees_tenant(entry["tenant"])
-        amount = amount_text(entry["amount_minor"], document["invoice_currency_code"])
-        return {
-            "line": number,
-            "vehicle": f"{entry['tenant']}/{entry['device']}",
-            "item": line["item_name"],
-            "quantity": f"{quantity_text(meter, entry['quantity_base'])} {line['quantity']['unit']}",
-            "rows": entry["metered"]["rows"] if entry["metered"] else 0,
-            "net_amount": amount,
-            "net_minor": entry["amount_minor"],
-            **device,
-            "href": place.href("lines", str(number), **device, zone=query.zone) if is_seen else "",
-        }
-
-    note = "Choose a vehicle to see its hours. " + _cut(len(entries), MAX_VEHICLES, "vehicles", place)
-    return Table.of("vehicles", "Vehicles of this line", VEHICLES[1:], entries[:MAX_VEHICLES], row, note=note.strip())
 
 
 _OUTCOMES: Final = {True: "agrees", False: "differs", None: "unknown"}
@@ -479,17 +460,12 @@ def hour_text(hour: datetime) -> str:
 
 def hour_page(console: Console, query: Query) -> Page:
     """An hour of a charge: its records, computed again, and its fixes on a map with the border in force."""
-    return hour_page_at(console, query, Place.of(query))
-
-
-def hour_page_at(console: Console, query: Query, place: Place) -> Page:
-    """The page of an hour of a line of a document at a place."""
+    query, place = Place.asked(console, query)
     issued, line = _line_of(console, query, place)
     number, hour = line["invoice_line_identifier"], _hour(query.path["hour"])
-    device = _device_asked(query, _devices(issued.document, number))
+    device = _device_asked(query, place, issued.document, number)
     if device is None or line["kind"] != ChargeKind.USAGE.value:
         raise NotThere(f"line {number} of {place.number} has several vehicles or no hours; open the line")
-    _require_tenant(query, place, device)
     found = console.bills.explained(issued, number, device, [hour])
     charged = next((one for one in found.explanation.hours if one.hour == hour), None)
     if charged is None:
@@ -600,7 +576,7 @@ def _island(
     pieces: list[list[tuple[float, float]]] = [[]]
     columns = (track.time_ms, track.longitude, track.latitude, track.tracks.linked)
     for ms, *place, is_linked in zip(*(column.tolist() for column in columns), strict=True):
-        is_paid = is_within(datetime.fromtimestamp(ms / 1000, UTC), paid)
+        is_paid = is_within(moment_of(ms), paid)
         pieces += [] if is_linked and is_paid else [[]]
         pieces[-1] += [tuple(place)] if is_paid else []
     return {

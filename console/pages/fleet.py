@@ -16,9 +16,9 @@ from console.asked import Box, moment_asked, part_asked
 from console.completeness import STATES, UNKNOWN
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
-from console.fixes import LastFix, LastFixes, column_text, day_span, degrees_text
+from console.fixes import LastFix, LastFixes, day_span, fix_columns, fix_numbers
 from console.http import clock_of
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address, ms_of
 from console.reference import FenceVersion
 
 SILENT_S: Final = 300.0
@@ -241,25 +241,12 @@ def _island(
     tracks = console.day_tracks.read(*span).document(drawn)
     return {
         "ids": [[fix.tenant, fix.device] for fix in placed],
-        **fix_columns(placed),
-        "now": round(now.timestamp() * 1000),
+        **fix_columns(np.array([fix_numbers(one) for one in placed], np.int32).reshape(-1, 5).T),
+        "now": ms_of(now),
         "silent_s": SILENT_S,
         "moving_mps": MOVING_MPS,
         "fences": features_of(console.reference.fences_at(now)),
         "tracks": tracks,
-    }
-
-
-def fix_columns(fixes: Sequence[LastFix]) -> dict[str, str]:
-    """Last fixes as columns for a browser, as the live stream has them; -1: the fix states none."""
-    motion = [-1 if one.speed_mps is None else min(round(one.speed_mps * 10), 32_767) for one in fixes]
-    heading = [-1 if one.heading_deg is None else round(one.heading_deg) % 360 for one in fixes]
-    return {
-        "longitude": degrees_text(np.array([one.longitude for one in fixes], np.float64)),
-        "latitude": degrees_text(np.array([one.latitude for one in fixes], np.float64)),
-        "time": column_text([min(int(one.time.timestamp()), 2**31 - 1) for one in fixes]),
-        "speed": column_text(motion, "<i2"),
-        "heading": column_text(heading, "<i2"),
     }
 
 

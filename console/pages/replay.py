@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -22,7 +22,7 @@ from console.movements import (
     read_happenings,
     read_movements,
 )
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day, moment_of, ms_of
 from console.pages.fleet import SILENT_S, features_of
 
 USUAL: Final = timedelta(hours=2)
@@ -87,7 +87,7 @@ def page(console: Console, query: Query) -> Page:
                 "zone": zone.key,
                 "fences": features_of(console.reference.fences_at(span.start)),
                 "events": [
-                    {"id": one.id, "t_ms": _ms(one.time) - span.start_ms, "device": _id(one.device)} for one in events
+                    {"id": one.id, "t_ms": ms_of(one.time) - span.start_ms, "device": _id(one.device)} for one in events
                 ],
             },
         ),
@@ -150,7 +150,7 @@ def _devices(moved: Movements, span: Span, zone: ZoneInfo, asked_zone: str) -> T
 
     def made(at: int) -> Row:
         one, begin, end = moved.devices[at], int(first[at]), int(first[at + 1])
-        times = [_moment(fixes.t_ms[row[place]]) if end > begin else None for place in (begin, end - 1)]
+        times = [moment_of(fixes.t_ms[row[place]]) if end > begin else None for place in (begin, end - 1)]
         return {
             "id": _id(one),
             "device": one.device,
@@ -207,11 +207,3 @@ def columns(moved: Movements, span: Span) -> dict[str, Any]:
 
 def _id(device: TenantDevice) -> str:
     return f"{device.tenant}/{device.device}"
-
-
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
-
-
-def _moment(t_ms: Any) -> datetime:
-    return datetime.fromtimestamp(int(t_ms) / 1000, UTC)

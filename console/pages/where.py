@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -18,7 +18,7 @@ from console.context import Console, Query
 from console.errors import BadQuery
 from console.http import clock_of
 from console.movements import Movements, newest_span, read_movements
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day
+from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day, moment_of
 from console.pages.fleet import features_of
 from geo.spatial import Fence, FenceSet, fences_from_geojson, find_visits, pieces_by_fence
 
@@ -156,7 +156,7 @@ def find_presence(console: Console, query: Query, area: Fence, span: Span, tenan
         began = "inside before" if start_ms < span.start_ms else "entered" if entered else "first fix inside"
         ended = "inside after" if end_ms > span.end_ms else "left" if left else "last fix inside"
         start, end = max(start_ms, span.start_ms), min(end_ms, span.end_ms)
-        visits.append(Visit(moved.devices[device], _moment(start), began, _moment(end), ended))
+        visits.append(Visit(moved.devices[device], moment_of(start), began, moment_of(end), ended))
     visits.sort(key=lambda one: (one.start, one.device))
     return _with_lines(moved, visits, fences, span)
 
@@ -310,7 +310,3 @@ def _around(console: Console) -> tuple[float, float, float, float] | None:
     near = [shape.bounds for shape in shapes if shape.distance(centre) < 1]
     wests, souths, easts, norths = zip(*near, strict=True)
     return min(wests), min(souths), max(easts), max(norths)
-
-
-def _moment(t_ms: float) -> datetime:
-    return datetime.fromtimestamp(round(t_ms) / 1000, UTC)

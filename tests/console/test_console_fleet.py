@@ -15,7 +15,7 @@ from console.completeness import GRACE, FleetCoverage
 from console.context import Console, Query, Viewer
 from console.counts import alerts_of, usage_of
 from console.errors import BadQuery
-from console.fixes import LastFix
+from console.fixes import LastFix, fix_columns, fix_numbers
 from console.page import as_json
 from console.pages import fleet
 from tests.console.conftest import NOW, Served, Tab, console_of
@@ -214,7 +214,7 @@ def test_a_large_fleet_is_shown_in_pages_and_the_map_has_all_of_it(tmp_path: Pat
 
 def test_columns_for_a_browser_say_what_a_fix_does_not_state() -> None:
     fix = LastFix("acme", "v1", "eu", NOW, NOW, 90.0, -180.0, None, 359.9, None)
-    columns = fleet.fix_columns([fix])
+    columns = fix_columns(np.array([fix_numbers(fix)]).T)
     values = {
         name: np.frombuffer(
             base64.b64decode(text), "<i4" if name in {"longitude", "latitude", "time"} else "<i2"
