@@ -20,7 +20,6 @@ from cloud_jobs.maintenance.erasing import log_access
 from console.completeness import CompletenessReader
 from console.errors import NotThere
 from console.fixes import LastFixReader
-from console.health.reader import HealthReader
 from console.lake import OpenLake
 from console.live import LiveFeed
 from console.movements import DayTracksReader
@@ -28,6 +27,7 @@ from console.reference import Reference
 
 if TYPE_CHECKING:
     from console.bills import BillReader
+    from console.health.reader import HealthReader
 
 _MOST_CHARACTERS = 4_000
 
@@ -124,7 +124,7 @@ class Console:
         self.completeness = CompletenessReader(self.lake)
         self.day_tracks = DayTracksReader(self.lake, settings.tracks)
         self.feed = LiveFeed(settings, self.last_fixes, now)
-        self.health = HealthReader(settings, self.lake, folder, now)
+        self._folder = folder
 
     @cached_property
     def bills(self) -> BillReader:
@@ -133,6 +133,14 @@ class Console:
         from console.bills import BillReader  # noqa: PLC0415
 
         return BillReader(self)
+
+    @cached_property
+    def health(self) -> HealthReader:
+        """The state of everything that the settings name."""
+        # as with bills: the clients of clusters are large
+        from console.health.reader import HealthReader  # noqa: PLC0415
+
+        return HealthReader(self.settings, self.lake, self._folder, self.now)
 
     def zone(self) -> ZoneInfo:
         """The time zone of the accounts, if all have the same; UTC otherwise."""

@@ -1,5 +1,7 @@
 """A Spark 4.2 source for Apache Pulsar, through a durable and replicated subscription."""
 
+from typing import TYPE_CHECKING, Any
+
 from cloud_jobs.pulsar_source.options import (
     AccessRefused,
     DataLoss,
@@ -7,7 +9,9 @@ from cloud_jobs.pulsar_source.options import (
     SourceClusterUnreachable,
     TopicMissing,
 )
-from cloud_jobs.pulsar_source.source import PulsarDataSource
+
+if TYPE_CHECKING:
+    from cloud_jobs.pulsar_source.source import PulsarDataSource
 
 __all__ = [
     "AccessRefused",
@@ -17,3 +21,13 @@ __all__ = [
     "SourceClusterUnreachable",
     "TopicMissing",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The source, imported on first use: settings need only its options, and Spark is large."""
+        if name != "PulsarDataSource":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from cloud_jobs.pulsar_source.source import PulsarDataSource  # noqa: PLC0415
+
+        return PulsarDataSource
