@@ -13,30 +13,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.certificates.certificate import CertificateState, relevant_streams, stream_state
+from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.coverage_log import COVERAGE_ROWS, from_rows
 from cloud_jobs.lake.snapshot_reads import received_counts
 from cloud_jobs.lake.tables import INGEST
 from cloud_jobs.lake.transactions import newest_number
 from console.lake import OpenLake
+from console.page import UNKNOWN
 
 GRACE: Final = timedelta(minutes=5)
 """A device states with each batch up to which moment it sent all. So much older may its statement be."""
 
-COMPLETE: Final = "complete"
-DECLARED_LOSS: Final = "declared loss"
-OPEN: Final = "open"
-SILENT: Final = "silent"
-UNKNOWN: Final = "unknown"
-STATES: Final = (COMPLETE, DECLARED_LOSS, OPEN, SILENT, UNKNOWN)
-
 _WORDS: Final[Mapping[CertificateState, str]] = {
-    CertificateState.COMPLETE: COMPLETE,
-    CertificateState.DECLARED_LOSS: DECLARED_LOSS,
-    CertificateState.SILENT: SILENT,
-    CertificateState.OPEN: OPEN,
+    CertificateState.COMPLETE: "complete",
+    CertificateState.DECLARED_LOSS: "declared loss",
+    CertificateState.SILENT: "silent",
+    CertificateState.OPEN: "open",
 }
-_BEST_FIRST: Final = (COMPLETE, DECLARED_LOSS, SILENT, OPEN)
+"""The states of records, best first."""
+STATES: Final = (*_WORDS.values(), UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +67,7 @@ class FleetCoverage:
 
         As the certificate of a period judges them, with a period that ends at that moment.
         """
-        end_us = _micros(now - GRACE)
+        end_us = micros(now - GRACE)
         simple, word = self._plain_states(end_us)
         found: dict[TenantDevice, str] = {}
         for device, held in self.streams.items():
@@ -98,24 +94,19 @@ class FleetCoverage:
         is_stated = (_ints(rows, "stated_us") >= end_us) & (_ints(rows, "stated_head") <= through)
         is_complete = (_ints(rows, "complete_until_us") >= end_us) | is_stated
         is_open = received_counts(rows) < _ints(rows, "head")
-        word = np.where(is_complete, COMPLETE, np.where(is_open, OPEN, SILENT))
+        word = np.where(is_complete, "complete", np.where(is_open, "open", "silent"))
         return (lost.value_lengths().to_numpy() == 0).tolist(), word.tolist()
 
 
 def _state(streams: Mapping[int, Coverage], end_us: int) -> str:
     """The worst state of a device's streams that may hold records until a moment."""
-    relevant = relevant_streams(streams, end_us, end_us)
-    states = [_WORDS[stream_state(one, end_us)] for one in relevant.values()]
-    return max(states, key=_BEST_FIRST.index, default=SILENT)
+    states = {stream_state(one, end_us) for one in relevant_streams(streams, end_us, end_us).values()}
+    return _WORDS[max(states, key=[*_WORDS].index, default=CertificateState.SILENT)]
 
 
 def _ints(rows: pa.Table, name: str) -> NDArray[np.int64]:
     numbers: NDArray[np.int64] = rows[name].to_numpy()
     return numbers
-
-
-def _micros(moment: datetime) -> int:
-    return round(moment.astimezone(UTC).timestamp() * 1_000_000)
 
 
 class CompletenessReader:
@@ -141,25 +132,20 @@ class CompletenessReader:
 def stations(streams: Mapping[int, Coverage]) -> dict[str, Any]:
     """What is received of a device over all of its streams, and what it says that it has sent.
 
-    `received`, `missing`, `declared_lost`: numbers of records; None for a device without coverage. `epoch`, `head`,
-    `through`: of the newest buffer, its highest known seq, and up to where nothing is missing.
+    `received`, `missing`, `declared_lost`: numbers of records; None for a device without coverage. `head`, `through`:
+    of the newest buffer: its highest known seq, and up to where nothing is missing.
     """
     if not streams:
-        return dict.fromkeys(
-            ("received", "missing", "declared_lost", "epoch", "head", "through", "stated", "complete_until")
-        )
-    newest = max(streams)
-    stated = max(one.stated_us for one in streams.values())
-    complete = min(one.complete_until_us for one in streams.values())
+        return dict.fromkeys(("received", "missing", "declared_lost", "head", "through", "stated", "complete_until"))
+    newest, of_all = streams[max(streams)], streams.values()
     return {
-        "received": sum(one.received.count for one in streams.values()),
-        "missing": sum(one.missing.count for one in streams.values()),
-        "declared_lost": sum(one.declared_lost.count for one in streams.values()),
-        "epoch": newest,
-        "head": streams[newest].head,
-        "through": streams[newest].covered_through,
-        "stated": _moment(stated),
-        "complete_until": _moment(complete),
+        "received": sum(one.received.count for one in of_all),
+        "missing": sum(one.missing.count for one in of_all),
+        "declared_lost": sum(one.declared_lost.count for one in of_all),
+        "head": newest.head,
+        "through": newest.covered_through,
+        "stated": _moment(max(one.stated_us for one in of_all)),
+        "complete_until": _moment(min(one.complete_until_us for one in of_all)),
     }
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, QUARTERS, TABLES, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import of_devices, rows_in_force
@@ -44,14 +45,15 @@ def usage_of(
 
     A device without usage in the span is left out. Raises LakeError, StoreUnavailable.
     """
-    if not devices or not lake.has("usage"):
+    if not devices or not lake.has("usage") or not len(lake.stored("usage")):
         return {}
     begin, last = start.astimezone(UTC), end.astimezone(UTC)
     names = sorted({one.device for one in devices})
-    stored = lake.stored("usage")
-    if not len(stored):
-        return {}
-    stored = stored.of_days((begin - _HOUR).date(), last.date()).within("device", [(name, name) for name in names])
+    stored = (
+        lake.stored("usage")
+        .of_days((begin - _HOUR).date(), last.date())
+        .within("device", [(name, name) for name in names])
+    )
     found = lake.rows_in(
         stored,
         (*_KEY, *QUANTITIES),
@@ -60,7 +62,7 @@ def usage_of(
     rows = rows_in_force(of_devices(found, devices))
     hour = rows["hour"].cast(pa.int64()).to_numpy()[:, None]
     quarter = hour + np.arange(QUARTERS) * _QUARTER_US
-    within = (quarter >= _micros(begin)) & (quarter < _micros(last))
+    within = (quarter >= micros(begin)) & (quarter < micros(last))
     sums = {name: (_quarters(rows[name]) * within).sum(axis=1).tolist() for name in QUANTITIES}
     usage: dict[TenantDevice, DayUsage] = {}
     keys = zip(*(rows[name].to_pylist() for name in ("tenant", "device", "zone")), strict=True)
@@ -80,10 +82,6 @@ def _quarters(column: pa.ChunkedArray) -> NDArray[np.int64]:
     return found
 
 
-def _micros(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000_000)
-
-
 @dataclass(frozen=True, slots=True)
 class AlertCounts:
     """Alerts of a span by device. `until`: when alerts were collected last; None: never, then nothing is known."""
@@ -99,13 +97,10 @@ class AlertCounts:
 
 def alerts_of(lake: OpenLake, start: datetime, end: datetime) -> AlertCounts:
     """The alerts of crossings from `start` until `end`, both included. Raises LakeError, StoreUnavailable."""
-    if not lake.has("alerts"):
-        return AlertCounts({}, None)
-    stored = lake.stored("alerts")
-    if not len(stored):
+    if not lake.has("alerts") or not len(lake.stored("alerts")):
         return AlertCounts({}, None)
     begin, last = start.astimezone(UTC), end.astimezone(UTC)
-    days = stored.of_days(begin.date(), last.date())
+    days = lake.stored("alerts").of_days(begin.date(), last.date())
     kind = TABLES["alerts"].schema.field("time").type
     rows = lake.rows_in(days, ("tenant", "device", "time", "collected_at"))
     until: Any = pc.max(rows["collected_at"]).as_py() if rows.num_rows else None

@@ -112,7 +112,7 @@ def read_canaries(
     places = dict[str, CanaryPlace]()
     for one in _places(settings, folder):
         places.setdefault(one.address, one)
-    answers = reads.ask({f"canary {address}": _asking(address) for address in places})
+    answers = reads.ask({f"canary {address}": asking(address) for address in places})
     found, silent = [], dict[str, str]()
     for address, place in places.items():
         answer = answers[f"canary {address}"]
@@ -160,9 +160,10 @@ def _without_hops(known: CanaryState, problem: str) -> CanaryState:
     return CanaryState(known.region or "unknown", known.device, known.address, problem=problem)
 
 
-def _asking(address: str) -> Callable[[], dict[str, Any]]:
+def asking(address: str, what: str = "status") -> Callable[[], dict[str, Any]]:
+    """A read of what a daemon serves, also of one that says that it is not healthy."""
     host, _, port = address.rpartition(":")
-    return lambda: fetch_status(host.strip("[]"), int(port), "status", timeout_s=WAIT_S)
+    return lambda: fetch_status(host.strip("[]"), int(port), what, timeout_s=WAIT_S, also_unhealthy=what == "health")
 
 
 def _places(settings: CloudSettings, folder: Path | None) -> Iterator[CanaryPlace]:

@@ -12,13 +12,12 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.status.centre_reader import LakeReader, left_out_topics, provisional_alerts, topic_lags
 from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus, TopicLag
 from console.health.bounded import Answer, BoundedReads
-from console.health.canaries import CanaryState, read_canaries
+from console.health.canaries import CanaryState, asking, read_canaries
 from console.health.centre import CentreAnswers, checks_of_centre, read_quarantined
 from console.health.checks import Check, Health, LinkLag, check_bills, read_bills
 from console.health.running import (
     TOPOLOGY,
     asking_daemon,
-    asking_health,
     check_address,
     check_canary,
     check_registered,
@@ -87,7 +86,7 @@ class HealthReader:
             "topics": lambda: topic_lags(self.settings, pause=lambda _: None),
             "alerts": lambda: provisional_alerts(self.settings),
             **{_name_of(one): asking_daemon(one) for one in known},
-            **{f"health {one}": asking_health(one) for one in self.settings.console.daemons},
+            **{f"health {one}": asking(one, "health") for one in self.settings.console.daemons},
         }
         if self.folder is not None and (self.folder / TOPOLOGY).is_file():
             folder = self.folder

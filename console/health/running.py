@@ -18,7 +18,6 @@ from geo.replication.cluster_state import address as address_of_cluster
 from geo.replication.verification import Observation, observe
 from waybill.daemon.stack_daemons import ask_daemon
 from waybill.daemon.stack_folder import Registration
-from waybill.daemon.status_reader import StatusUnavailable, fetch_status
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import SettingsError, load, one_line
 
@@ -75,28 +74,24 @@ def link_lags(seen: Observation) -> tuple[LinkLag, ...]:
 
 
 def check_replication(answer: Answer[Observation], bills: Answer[BillStates]) -> tuple[Check, tuple[LinkLag, ...]]:
-    title, command = "Replication", "waybill topology verify"
-    if answer.error:
-        section = "replication.md#WaybillClusterUnreachable"
-        return Check("replication", title, Outcome.UNKNOWN, answer.error, runbook=section, command=command), ()
-    links = link_lags(answer.get())
+    links = () if answer.error else link_lags(answer.get())
     down = [one for one in links if one.connected is False]
     late = [one for one in links if one.delay_s is not None and one.delay_s > _MAX_DELAY_S]
     unknown = [one for one in links if one.connected is None or one.delay_s is None]
-    affected = affects(Part.LINKS, None, bills)
+    outcome, section = Outcome.WRONG, "replication.md#WaybillLinkDown"
     if down:
         found = f"{', '.join(_names(down))}: not connected{f': {down[0].problem}' if down[0].problem else ''}"
-        section = "replication.md#WaybillLinkDown"
-        return Check("replication", title, Outcome.WRONG, one_line(found), None, affected, section, command), links
-    if late:
-        found = f"{', '.join(_names(late))}: more than {_MAX_DELAY_S:.0f} s behind"
+    elif late:
         section = "replication.md#WaybillReplicationLag"
-        return Check("replication", title, Outcome.WRONG, one_line(found), None, affected, section, command), links
-    if unknown or not links:
+        found = f"{', '.join(_names(late))}: more than {_MAX_DELAY_S:.0f} s behind"
+    elif unknown or not links:
+        outcome, section = Outcome.UNKNOWN, "replication.md#WaybillClusterUnreachable"
         found = f"{', '.join(_names(unknown))}: {unknown[0].problem}" if unknown else "the topology has no link"
-        section = "replication.md#WaybillClusterUnreachable"
-        return Check("replication", title, Outcome.UNKNOWN, one_line(found), runbook=section, command=command), links
-    return Check("replication", title, Outcome.FINE, f"{len(links)} links are connected"), links
+    else:
+        return Check("replication", "Replication", Outcome.FINE, f"{len(links)} links are connected"), links
+    affected = affects(Part.LINKS, None, bills) if outcome is Outcome.WRONG else None
+    found, command = one_line(answer.error or found), "waybill topology verify"
+    return Check("replication", "Replication", outcome, found, None, affected, section, command), links
 
 
 def _names(links: Iterable[LinkLag]) -> list[str]:
@@ -161,18 +156,6 @@ def check_address(address: str, answer: Answer[Any]) -> Check:
     said = answer.value.get("last_error") or answer.value.get("problems") or ""
     found = one_line(f"{'not healthy' if healthy is False else 'it does not know'}{f': {said}' if said else ''}")
     return Check(key, title, Outcome.WRONG if healthy is False else Outcome.UNKNOWN, found, runbook=section)
-
-
-def asking_health(address: str) -> Callable[[], dict[str, Any]]:
-    host, _, port = address.rpartition(":")
-
-    def read() -> dict[str, Any]:
-        try:
-            return fetch_status(host.strip("[]"), int(port), "health", timeout_s=WAIT_S, also_unhealthy=True)
-        except (StatusUnavailable, ValueError) as error:
-            raise CloudError(f"{address} does not answer: {error}") from error
-
-    return read
 
 
 def check_canary(one: CanaryState) -> Check:

@@ -12,7 +12,7 @@ from cloud_jobs.billing.contracts import Account
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from console.asked import part_asked
-from console.completeness import UNKNOWN, stations
+from console.completeness import stations
 from console.context import Console, Query
 from console.counts import OUTSIDE, DayUsage, usage_of
 from console.device_day import QUARTER, DeviceDay, Hole, Quarter, track_columns
@@ -20,7 +20,7 @@ from console.errors import BadQuery, NotThere
 from console.fixes import LastFix, day_span
 from console.http import clock_of
 from console.movements import Movements
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.page import UNKNOWN, Column, Fact, Field, Island, Kind, Page, Row, Table, address
 from console.pages.fleet import features_of, state_of
 from geo.spatial import Fence, ZoneSet
 
@@ -189,26 +189,25 @@ def _stations(console: Console, of_day: DeviceDay, streams: Mapping[int, Coverag
     behind, commits = of_day.not_covered(console.lake)
     covered = None if behind is None else of_day.rows.num_rows - behind
     missing, lost = known["missing"], known["declared_lost"]
-    centre = "never received anything"
-    if streams:
-        centre = f"{missing:,} missing, {lost:,} declared lost; all streams of the device"
-    rows: list[Row] = [
-        {"station": "Buffer", "records": None, "seq": known["head"], "until": known["stated"]}
-        | {"says": "the highest seq and the time that the device stated; what it still holds is unknown here"},
-        {"station": "Region", "records": None, "seq": None, "until": None}
-        | {"says": "regions keep no count of a device; the centre's count includes what they passed on"},
-        {"station": "Centre", "records": known["received"], "seq": known["through"], "until": known["complete_until"]}
-        | {"says": centre},
-        {"station": "Usage", "records": covered, "seq": None, "until": None}
-        | {
-            "says": "no usage was computed"
-            if commits is None
-            else f"of this day; {commits:,} commits behind the centre"
-        },
-        {"station": "Rated", "records": None, "seq": None, "until": None}
-        | {"says": "see the certificate of the newest closing" if usage else "nothing of this day is metered"},
-    ]
-    return Table("stations", "Where its records are now", _STATION_COLUMNS, tuple(rows))
+    buffer = "the highest seq and the time that the device stated; what it still holds is unknown here"
+    region = "regions keep no count of a device; the centre's count includes what they passed on"
+    centre = f"{missing:,} missing, {lost:,} declared lost; all streams of the device" if streams else ""
+    metered = "no usage was computed" if commits is None else f"of this day; {commits:,} commits behind the centre"
+    rated = "see the certificate of the newest closing" if usage else "nothing of this day is metered"
+    rows = (
+        ("Buffer", None, known["head"], known["stated"], buffer),
+        ("Region", None, None, None, region),
+        ("Centre", known["received"], known["through"], known["complete_until"], centre or "never received anything"),
+        ("Usage", covered, None, None, metered),
+        ("Rated", None, None, None, rated),
+    )
+    return Table.of(
+        "stations",
+        "Where its records are now",
+        _STATION_COLUMNS,
+        rows,
+        lambda row: {column.key: value for column, value in zip(_STATION_COLUMNS, row, strict=True)},
+    )
 
 
 def _usage(usage: DayUsage | None) -> Table:

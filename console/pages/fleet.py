@@ -13,12 +13,12 @@ import numpy as np
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
 from console.asked import Box, moment_asked, part_asked
-from console.completeness import STATES, UNKNOWN
+from console.completeness import STATES
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
 from console.fixes import LastFix, LastFixes, day_span, fix_columns, fix_numbers
 from console.http import clock_of
-from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, address, ms_of
+from console.page import UNKNOWN, Column, Fact, Field, Island, Kind, Page, Row, Table, address, ms_of
 from console.reference import FenceVersion
 
 SILENT_S: Final = 300.0
