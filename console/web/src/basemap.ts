@@ -1,6 +1,6 @@
 // What lies under every map: the graticule, and the user's own lines or tiles in the street style.
 import * as maplibregl from "maplibre-gl";
-import type { Colours } from "./map";
+import { collectionOf, feature, show, type Colours } from "./map";
 
 const width = (low: number, middle: number, high: number): maplibregl.ExpressionSpecification => [
   "interpolate",
@@ -29,9 +29,9 @@ function addStreets(map: maplibregl.Map, source: string, colour: Colours, layer?
   const cap = { "line-cap": "round", "line-join": "round" } as const;
   const lines: [string, string, boolean, maplibregl.ExpressionSpecification][] = [
     ["side-casing", colour.casing, false, width(1.3, 3.5, 8)],
-    ["main-casing", colour.mainCasing, true, width(2.2, 5.8, 15)],
+    ["main-casing", colour["main-casing"], true, width(2.2, 5.8, 15)],
     ["side", colour.street, false, width(0.7, 1.9, 6)],
-    ["main", colour.mainStreet, true, width(1.6, 4.2, 13)],
+    ["main", colour["main-street"], true, width(1.6, 4.2, 13)],
   ];
   for (const [name, line, main, lineWidth] of lines) {
     map.addLayer({
@@ -109,12 +109,9 @@ function graticule(map: maplibregl.Map): GeoJSON.FeatureCollection {
   const wide = map.getContainer().clientWidth / 150;
   const step = steps.find((one) => (east - west) / one <= Math.max(wide, 2)) ?? 30;
   const features: GeoJSON.Feature[] = [];
-  const line = (coordinates: GeoJSON.Position[]): void => {
-    features.push({ type: "Feature", properties: {}, geometry: { type: "LineString", coordinates } });
-  };
-  const label = (text: string, anchor: string, coordinates: GeoJSON.Position): void => {
-    features.push({ type: "Feature", properties: { text, anchor }, geometry: { type: "Point", coordinates } });
-  };
+  const line = (coordinates: GeoJSON.Position[]): unknown => features.push(feature({ type: "LineString", coordinates }));
+  const label = (text: string, anchor: string, coordinates: GeoJSON.Position): unknown =>
+    features.push(feature({ type: "Point", coordinates }, { text, anchor }));
   for (let at = Math.ceil(west / step); at * step <= east; at += 1) {
     const longitude = at * step;
     const named = ((((longitude + 180) % 360) + 360) % 360) - 180;
@@ -125,7 +122,7 @@ function graticule(map: maplibregl.Map): GeoJSON.FeatureCollection {
     line([[west, at * step], [east, at * step]]);
     label(degrees(at * step, step, "NS"), "left", [west, at * step]);
   }
-  return { type: "FeatureCollection", features };
+  return collectionOf(features);
 }
 
 /** Lines of longitude and latitude at round degrees, with their values at the top and the left edge of the map. */
@@ -138,7 +135,7 @@ export function addGraticule(map: maplibregl.Map, colour: Colours): void {
     filter: ["==", ["geometry-type"], "LineString"],
     paint: { "line-color": colour.graticule, "line-width": 1 },
   });
-  map.on("moveend", () => (map.getSource("graticule") as maplibregl.GeoJSONSource | undefined)?.setData(graticule(map)));
+  map.on("moveend", () => show(map, "graticule", graticule(map)));
 }
 
 /** The values of the graticule; above streets and below all that a page draws. */
@@ -156,6 +153,6 @@ export function addGraticuleLabels(map: maplibregl.Map, colour: Colours): void {
       "text-offset": [0.3, 0.3],
       "text-padding": 1,
     },
-    paint: { "text-color": colour.graticuleText, "text-halo-color": colour.land, "text-halo-width": 1.2 },
+    paint: { "text-color": colour["graticule-text"], "text-halo-color": colour.land, "text-halo-width": 1.2 },
   });
 }

@@ -12,39 +12,36 @@ export const int16 = (text: unknown): Int16Array => new Int16Array(bytes(text as
 
 const degree = 1e7;
 
+export type Place = [longitude: number, latitude: number];
+
 /** Longitudes and latitudes as columns of 1e-7 degrees, and the place at an index. */
 export interface Places {
   longitude: Int32Array;
   latitude: Int32Array;
 }
 
-export const placesOf = (columns: Record<string, unknown>): Places => ({
-  longitude: int32(columns["longitude"]),
-  latitude: int32(columns["latitude"]),
+export const placesOf = (columns: { longitude?: unknown; latitude?: unknown }): Places => ({
+  longitude: int32(columns.longitude),
+  latitude: int32(columns.latitude),
 });
 
-export const placeAt = (places: Places, at: number): [number, number] => [
+export const placeAt = (places: Places, at: number): Place => [
   (places.longitude[at] as number) / degree,
   (places.latitude[at] as number) / degree,
 ];
 
+/** A longitude the short way on from the one before, which may be beyond the antimeridian. */
+export const onward = (longitude: number, before: number | undefined): number =>
+  before === undefined ? longitude : longitude - 360 * Math.round((longitude - before) / 360);
+
 /** Lines of consecutive places; each begins at one of `begins`. A line across the antimeridian goes on beyond it. */
-export function linesOf(places: Places, begins: Int32Array): [number, number][][] {
-  const lines: [number, number][][] = [];
-  for (let piece = 0; piece < begins.length; piece += 1) {
-    const end = piece + 1 < begins.length ? (begins[piece + 1] as number) : places.longitude.length;
-    const line: [number, number][] = [];
-    let shift = 0;
-    for (let at = begins[piece] as number; at < end; at += 1) {
+export function linesOf(places: Places, begins: Int32Array): Place[][] {
+  return Array.from(begins, (begin, piece) => {
+    const line: Place[] = [];
+    for (let at = begin; at < (begins[piece + 1] ?? places.longitude.length); at += 1) {
       const [longitude, latitude] = placeAt(places, at);
-      const before = line[line.length - 1];
-      if (before) {
-        const step = longitude + shift - before[0];
-        if (Math.abs(step) > 180) shift -= Math.sign(step) * 360;
-      }
-      line.push([longitude + shift, latitude]);
+      line.push([onward(longitude, line[line.length - 1]?.[0]), latitude]);
     }
-    lines.push(line);
-  }
-  return lines;
+    return line;
+  });
 }

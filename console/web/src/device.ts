@@ -1,7 +1,8 @@
 // The track of a device on a day, split at gaps, coloured by speed or by zone.
-import type { ExpressionSpecification, GeoJSONSource } from "maplibre-gl";
-import { int16, int32, linesOf, placeAt, placesOf } from "./columns";
-import { addFences, boxOf, colours, legendOf, makeMap, zoneColour, type FenceProperties } from "./map";
+import type { ExpressionSpecification } from "maplibre-gl";
+import { int16, int32, linesOf, placeAt, placesOf, type Place } from "./columns";
+import { addFences, boxOf, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, namesOf, round, show, zoneColour } from "./map";
+import { make } from "./page";
 
 type By = "speed" | "zone";
 
@@ -16,7 +17,7 @@ const speeds: [limit: number, colour: string, text: string][] = [
 const unknownColour = "#9ca3af";
 
 interface Track {
-  lines: [number, number][][];
+  lines: Place[][];
   begins: Int32Array;
   speed: Int16Array;
   zone: Int16Array;
@@ -31,10 +32,10 @@ const speedColour = (dmps: number): string => {
 
 /** Runs of one colour within the pieces of the track; each run begins where the one before it ends. */
 function runs(track: Track, by: By, colourOfZone: (zone: string) => string): GeoJSON.FeatureCollection {
-  const found = new Map<string, [number, number][][]>();
+  const found = new Map<string, Place[][]>();
   track.lines.forEach((line, piece) => {
     const first = track.begins[piece] as number;
-    let run: [number, number][] = [];
+    let run: Place[] = [];
     let colour = "";
     line.forEach((place, at) => {
       const row = first + at;
@@ -49,31 +50,21 @@ function runs(track: Track, by: By, colourOfZone: (zone: string) => string): Geo
       run.push(place);
     });
   });
-  return {
-    type: "FeatureCollection",
-    features: [...found].map(([colour, coordinates]) => ({
-      type: "Feature",
-      properties: { colour },
-      geometry: { type: "MultiLineString", coordinates: coordinates.filter((one) => one.length > 1) },
-    })),
-  };
+  return collectionOf([...found].map(([colour, lines]) => (
+    feature({ type: "MultiLineString", coordinates: lines.filter((one) => one.length > 1) }, { colour })
+  )));
 }
 
 function choice(element: HTMLElement, take: (by: By) => void): void {
-  const bar = document.createElement("p");
-  bar.className = "choice";
-  for (const by of ["speed", "zone"] as const) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = `Colour by ${by}`;
-    button.setAttribute("aria-pressed", String(by === "speed"));
+  const buttons = (["speed", "zone"] as const).map((by) => {
+    const button = make("button", { type: "button", textContent: `Colour by ${by}`, ariaPressed: String(by === "speed") });
     button.addEventListener("click", () => {
-      for (const one of bar.querySelectorAll("button")) one.setAttribute("aria-pressed", String(one === button));
+      for (const one of buttons) one.ariaPressed = String(one === button);
       take(by);
     });
-    bar.append(button);
-  }
-  element.prepend(bar);
+    return button;
+  });
+  element.prepend(make("p", { className: "choice" }, ...buttons));
 }
 
 export async function draw(element: HTMLElement, data: Record<string, unknown>): Promise<void> {
@@ -88,25 +79,20 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
     zone: int16(columns["zone"]),
     zones: columns["zones"] as string[],
   };
-  const ids = [...new Set(fences.features.map((one) => (one.properties as FenceProperties).id))].sort();
+  const ids = namesOf(fences).map(([id]) => id);
   const colourOfZone = (zone: string): string => zoneColour(Math.max(ids.indexOf(zone), 0));
-  legendOf(element, [...speeds.map(([, , text], at): [string, string] => [`zone speed-${at}`, text]), ["zone speed-unknown", "unknown, or outside all zones"]], fences);
+  legendOf(element, [...speeds.map(([, , text], at): Entry => [`zone speed-${at}`, text]), ["zone speed-unknown", "unknown, or outside all zones"]], fences);
   const map = await makeMap(element, boxOf(track.lines.flat()));
   addFences(map, fences);
   const colour = colours();
   map.addSource("track", { type: "geojson", data: runs(track, "speed", colourOfZone) });
   const width = (more: number): ExpressionSpecification => ["interpolate", ["linear"], ["zoom"], 10, 1.6 + more, 13, 2.6 + more, 16, 5 + more];
-  const layout = { "line-cap": "round", "line-join": "round" } as const;
-  map.addLayer({ id: "track-casing", type: "line", source: "track", layout, paint: { "line-color": colour.selectedCasing, "line-width": width(2.6) } });
-  map.addLayer({ id: "track", type: "line", source: "track", layout, paint: { "line-color": ["get", "colour"], "line-width": width(0) } });
+  map.addLayer({ id: "track-casing", type: "line", source: "track", layout: round, paint: { "line-color": colour["selected-casing"], "line-width": width(2.6) } });
+  map.addLayer({ id: "track", type: "line", source: "track", layout: round, paint: { "line-color": ["get", "colour"], "line-width": width(0) } });
   const last = places.longitude.length - 1;
-  const ends: GeoJSON.Feature[] = last < 0 ? [] : [0, last].map((at) => ({
-    type: "Feature",
-    properties: { name: at ? "end" : "start" },
-    geometry: { type: "Point", coordinates: placeAt(places, at) },
-  }));
-  map.addSource("ends", { type: "geojson", data: { type: "FeatureCollection", features: ends } });
-  map.addLayer({ id: "ends", type: "circle", source: "ends", paint: { "circle-radius": 5, "circle-color": colour.selected, "circle-stroke-color": colour.selectedCasing, "circle-stroke-width": 2 } });
+  const ends = last < 0 ? [] : [0, last].map((at) => feature({ type: "Point", coordinates: placeAt(places, at) }, { name: at ? "end" : "start" }));
+  map.addSource("ends", { type: "geojson", data: collectionOf(ends) });
+  map.addLayer({ id: "ends", type: "circle", source: "ends", paint: { "circle-radius": 5, "circle-color": colour.selected, "circle-stroke-color": colour["selected-casing"], "circle-stroke-width": 2 } });
   map.addLayer({
     id: "end-name",
     type: "symbol",
@@ -114,9 +100,6 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
     layout: { "text-field": ["get", "name"], "text-font": ["Noto Sans Medium"], "text-size": 11, "text-variable-anchor": ["left", "right"], "text-radial-offset": 0.9 },
     paint: { "text-color": colour.text, "text-halo-color": colour.halo, "text-halo-width": 1.4 },
   });
-  choice(element, (by) => (map.getSource("track") as GeoJSONSource).setData(runs(track, by, colourOfZone)));
-  map.once("idle", () => {
-    element.dataset.drawn = "true";
-  });
-  Object.assign(element, { waybillMap: map });
+  choice(element, (by) => show(map, "track", runs(track, by, colourOfZone)));
+  finish(element, map);
 }

@@ -1,9 +1,10 @@
 // The fleet's map: all devices are one layer of the graphics card, names and headings of a few are symbols.
-import type { GeoJSONSource, Map } from "maplibre-gl";
+import type { Map } from "maplibre-gl";
 import { linesOf, int32, placeAt, placesOf } from "./columns";
 import { fixesOf, follow, type Update } from "./live";
-import { addFences, addTracks, boxOf, colours, legendOf, makeMap, wedge } from "./map";
+import { addFences, addTracks, boxOf, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, nearest, show, wedge } from "./map";
 import { mercatorX, mercatorY, MoverLayer, type State, states, verticesOf, type Vertices, writeVertex } from "./movers";
+import { clockOf, make, selectRow } from "./page";
 
 type Fixes = ReturnType<typeof fixesOf>;
 
@@ -20,8 +21,8 @@ interface Fleet extends Vertices {
   now: number;
   silentS: number;
   movingDmps: number;
-  zone: string;
-  format: Intl.DateTimeFormat;
+  /** The text of a time in milliseconds. */
+  text: (ms: number) => string;
 }
 
 function fleetOf(data: Record<string, unknown>): Fleet {
@@ -38,11 +39,7 @@ function fleetOf(data: Record<string, unknown>): Fleet {
     now: data["now"] as number,
     silentS: data["silent_s"] as number,
     movingDmps: (data["moving_mps"] as number) * 10,
-    zone: data["zone"] as string,
-    format: new Intl.DateTimeFormat("en-CA", {
-      ...{ year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" },
-      ...{ timeZone: data["zone"] as string, hourCycle: "h23", timeZoneName: "longOffset" },
-    }),
+    text: clockOf(data["zone"] as string),
   };
 }
 
@@ -72,23 +69,13 @@ function arrange(fleet: Fleet): Counts {
 
 /** A point for each device that has a label; a driving one has a wedge in its direction too. */
 function labels(fleet: Fleet): GeoJSON.FeatureCollection {
-  const features: GeoJSON.Feature[] = [];
+  if (fleet.count > mostLabels) return collectionOf([]);
   const tenants = new Set(fleet.tenants).size;
-  if (fleet.count <= mostLabels) {
-    for (let at = 0; at < fleet.count; at += 1) {
-      const heading = fleet.fixes.heading[at] as number;
-      features.push({
-        type: "Feature",
-        properties: {
-          name: fleet.names[at],
-          tenant: tenants > 1 ? ` ${fleet.tenants[at]}` : "",
-          heading: stateOf(fleet, at) === "driving" && heading >= 0 ? heading : -1,
-        },
-        geometry: { type: "Point", coordinates: placeAt(fleet.fixes, at) },
-      });
-    }
-  }
-  return { type: "FeatureCollection", features };
+  return collectionOf(fleet.names.map((name, at) => {
+    const heading = stateOf(fleet, at) === "driving" ? (fleet.fixes.heading[at] as number) : -1;
+    const tenant = tenants > 1 ? ` ${fleet.tenants[at]}` : "";
+    return feature({ type: "Point", coordinates: placeAt(fleet.fixes, at) }, { name, tenant, heading });
+  }));
 }
 
 function addDevices(map: Map, fleet: Fleet): MoverLayer {
@@ -129,18 +116,6 @@ function addDevices(map: Map, fleet: Fleet): MoverLayer {
   return devices;
 }
 
-/** The device nearest to a place on the screen, at most 12 pixels away; -1: none. */
-function nearest(map: Map, fleet: Fleet, x: number, y: number): number {
-  let best = -1;
-  let least = 12 ** 2;
-  for (let at = 0; at < fleet.count; at += 1) {
-    const place = map.project(placeAt(fleet.fixes, at));
-    const squared = (place.x - x) ** 2 + (place.y - y) ** 2;
-    if (squared < least) [best, least] = [at, squared];
-  }
-  return best;
-}
-
 /** Two units at most, as the server writes it. */
 function durationText(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
@@ -157,13 +132,6 @@ function durationText(seconds: number): string {
   return `${whole} s`;
 }
 
-/** A time in the page's zone with its offset, as the server writes it; never in the browser's own zone. */
-function timeText(seconds: number, format: Intl.DateTimeFormat, zone: string): string {
-  const part = Object.fromEntries(format.formatToParts(seconds * 1000).map((one) => [one.type, one.value]));
-  const offset = zone === "UTC" ? "UTC" : part["timeZoneName"] === "GMT" ? "+00:00" : part["timeZoneName"]?.slice(3);
-  return `${part["year"]}-${part["month"]}-${part["day"]} ${part["hour"]}:${part["minute"]}:${part["second"]} ${offset}`;
-}
-
 /** A cell's text is replaced in its place: focus, selection and scroll stay. */
 function write(cell: Element | null, text: string, kind: "unknown" | State | ""): void {
   if (!cell) return;
@@ -177,40 +145,32 @@ function write(cell: Element | null, text: string, kind: "unknown" | State | "")
   if (inner.className !== name) inner.className = name;
 }
 
-interface Cells {
-  state: Element | null;
-  age: Element | null;
-  speed: Element | null;
-  time: Element | null;
-}
-
 /** The rows of the table. Only those in view are written: a change of a cell lays out its table again. */
 class Rows {
-  private readonly seen = new globalThis.Map<string, Cells>();
+  private readonly seen = new globalThis.Map<string, (key: string) => Element | null>();
 
-  constructor(table: HTMLTableElement | null) {
-    const cell = (row: Element, key: string) => row.querySelector(`td[data-key="${key}"]`);
+  constructor() {
     const observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
-        const id = (target as HTMLElement).dataset.id ?? "";
-        if (!isIntersecting) this.seen.delete(id);
-        else this.seen.set(id, { state: cell(target, "state"), age: cell(target, "age_s"), speed: cell(target, "speed_mps"), time: cell(target, "time") });
+        const id = (target as HTMLElement).dataset["id"] ?? "";
+        if (isIntersecting) this.seen.set(id, (key) => target.querySelector(`td[data-key="${key}"]`));
+        else this.seen.delete(id);
       }
     });
-    for (const row of table?.querySelectorAll("tbody tr[data-id]") ?? []) observer.observe(row);
+    for (const row of document.querySelectorAll("#devices tbody tr[data-id]")) observer.observe(row);
   }
 
   update(fleet: Fleet): void {
-    for (const [id, { state, age, speed, time }] of this.seen) {
+    for (const [id, cell] of this.seen) {
       const at = fleet.at.get(id);
       if (at === undefined) continue;
       const is = stateOf(fleet, at);
       const dmps = fleet.fixes.speed[at] as number;
       const known = is !== "silent" && dmps >= 0;
-      write(state, is, is);
-      write(age, durationText(ageOf(fleet, at)), "");
-      write(speed, known ? `${Math.round((dmps / 10) * 3.6)} km/h` : "unknown", known ? "" : "unknown");
-      write(time, timeText(fleet.fixes.time[at] as number, fleet.format, fleet.zone), "");
+      write(cell("state"), is, is);
+      write(cell("age_s"), durationText(ageOf(fleet, at)), "");
+      write(cell("speed_mps"), known ? `${Math.round((dmps / 10) * 3.6)} km/h` : "unknown", known ? "" : "unknown");
+      write(cell("time"), fleet.text((fleet.fixes.time[at] as number) * 1000), "");
     }
   }
 }
@@ -236,29 +196,18 @@ function sourceText(update: Update): string {
 
 export async function draw(element: HTMLElement, data: Record<string, unknown>): Promise<void> {
   const fleet = fleetOf(data);
-  const said = document.createElement("p");
-  said.className = "live";
-  said.textContent = data["live"] ? "Live: connecting." : "A time of the past: nothing moves here.";
-  element.append(said);
-  const entries = (counts: Counts) => states.map((state): [string, string] => [`state state-${state}`, `${state} ${counts[state]}`]);
+  const textContent = data["live"] ? "Live: connecting." : "A time of the past: nothing moves here.";
+  const said = element.appendChild(make("p", { className: "live", textContent }));
+  const entries = (counts: Counts) => states.map((state): Entry => [`state state-${state}`, `${state} ${counts[state]}`]);
   const legend = legendOf(element, entries(arrange(fleet)), data["fences"] as GeoJSON.FeatureCollection);
   const map = await makeMap(element, boxOf(fleet.ids.map((_, at) => placeAt(fleet.fixes, at))));
   const tracks = data["tracks"] as Record<string, unknown>;
   addTracks(map, linesOf(placesOf(tracks), int32(tracks["begins"])));
   addFences(map, data["fences"] as GeoJSON.FeatureCollection);
   const layer = addDevices(map, fleet);
-  const rows = new Rows(document.querySelector("table#devices"));
-  map.on("click", (event) => {
-    const at = nearest(map, fleet, event.point.x, event.point.y);
-    const row = at < 0 ? null : document.querySelector(`tr[data-id="${CSS.escape(fleet.ids[at] as string)}"]`);
-    document.querySelector("tr.selected")?.classList.remove("selected");
-    row?.classList.add("selected");
-    row?.scrollIntoView({ block: "nearest" });
-  });
-  map.once("idle", () => {
-    element.dataset.drawn = "true";
-  });
-  Object.assign(element, { waybillMap: map });
+  const rows = new Rows();
+  map.on("click", ({ point }) => selectRow(fleet.ids[nearest(map, fleet.count, (at) => placeAt(fleet.fixes, at), point, 12)]));
+  finish(element, map);
   if (!data["live"]) return;
   follow(
     data["live"] as string,
@@ -275,11 +224,11 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       }
       layer.stale = true;
       map.triggerRepaint();
-      if (map.getZoom() >= 10 && fleet.count <= mostLabels) (map.getSource("labels") as GeoJSONSource).setData(labels(fleet));
+      if (map.getZoom() >= 10 && fleet.count <= mostLabels) show(map, "labels", labels(fleet));
       element.dataset.updates = String(Number(element.dataset.updates ?? "0") + 1);
     },
     (since) => {
-      said.textContent = `Live: no update since ${timeText(since / 1000, fleet.format, fleet.zone)}. Ages and states are of then. Reload the page if this stays.`;
+      said.textContent = `Live: no update since ${fleet.text(since)}. Ages and states are of then. Reload the page if this stays.`;
     },
   );
 }

@@ -1,7 +1,7 @@
 // A graph over time with a line at the time of a picture.
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { timeOfDay } from "./time";
+import { make, style, timeOfDay } from "./page";
 
 export interface Graph {
   /** Other values: seconds since the epoch, and values with null where nothing is known. */
@@ -10,19 +10,12 @@ export interface Graph {
   mark(seconds: number): void;
 }
 
-function style(name: string): string {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
 /** A graph at the end of an element. `seek` is called with the time that the user clicks. */
 export function makeGraph(element: HTMLElement, zone: string, unit: string, range: [number, number], seek: (seconds: number) => void): Graph {
-  const holder = document.createElement("div");
-  holder.className = "graph";
   // the same is told by the tables
-  holder.setAttribute("aria-hidden", "true");
-  element.append(holder);
+  const holder = element.appendChild(make("div", { className: "graph", ariaHidden: "true" }));
   const text = timeOfDay(zone);
-  const axis = { stroke: style("--muted"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") }, font: "11px 'Noto Sans'" };
+  const axis = { stroke: style("muted"), grid: { stroke: style("line"), width: 1 }, ticks: { stroke: style("line") }, font: "11px 'Noto Sans'" };
   const height = 120;
   const plot = new uPlot(
     {
@@ -33,19 +26,16 @@ export function makeGraph(element: HTMLElement, zone: string, unit: string, rang
         { ...axis, values: (_self, splits) => splits.map((one) => text(one * 1000)) },
         { ...axis, size: 44, values: (_self, splits) => splits.map((one) => `${one}`) },
       ],
-      series: [{}, { label: unit, stroke: style("--accent"), width: 1.2, spanGaps: false, points: { show: false } }],
+      series: [{}, { label: unit, stroke: style("accent"), width: 1.2, spanGaps: false, points: { show: false } }],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false } },
     },
     [[], []],
     holder,
   );
-  const name = document.createElement("p");
-  name.className = "graph-name";
+  const name = make("p", { className: "graph-name" });
   holder.prepend(name);
-  const line = document.createElement("div");
-  line.className = "playhead";
-  plot.over.append(line);
+  const line = plot.over.appendChild(make("div", { className: "playhead" }));
   plot.over.addEventListener("click", () => {
     const at = plot.cursor.left;
     if (at !== undefined && at >= 0) seek(plot.posToVal(at, "x"));

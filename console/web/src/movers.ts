@@ -1,7 +1,7 @@
 // Vehicles on a map, each between two places: a layer that mixes both positions on the graphics card.
 import type { CustomLayerInterface, CustomRenderMethodInput, Map } from "maplibre-gl";
-import { int32 } from "./columns";
-import { colours, type Box } from "./map";
+import { int32, linesOf, onward, type Place, placeAt, type Places, placesOf } from "./columns";
+import { boxOf, colours, type Box } from "./map";
 
 export interface Columns {
   start_ms: number;
@@ -61,8 +61,8 @@ export class Movers implements Vertices {
   readonly first: Int32Array;
   readonly t: Int32Array;
   readonly speed: Int32Array;
-  readonly longitude: Int32Array;
-  readonly latitude: Int32Array;
+  private readonly places: Places;
+  private readonly begins: Int32Array;
   /** Of each device: the last fix at or before the time; one before its first fix: it was not seen yet. */
   readonly at: Int32Array;
   readonly state: Int8Array;
@@ -77,14 +77,14 @@ export class Movers implements Vertices {
     this.count = columns.devices.length;
     this.first = int32(columns.first);
     this.t = int32(columns.t_ms);
-    this.longitude = int32(columns.longitude);
-    this.latitude = int32(columns.latitude);
+    this.places = placesOf(columns);
+    this.begins = int32(columns.begins);
     this.speed = int32(columns.speed);
     this.silentMs = columns.silent_s * 1000;
     this.linked = new Uint8Array(this.t.length).fill(1);
-    for (const at of int32(columns.begins)) this.linked[at] = 0;
-    this.x = Float64Array.from(this.longitude, mercatorX);
-    this.y = Float64Array.from(this.latitude, mercatorY);
+    for (const at of this.begins) this.linked[at] = 0;
+    this.x = Float64Array.from(this.places.longitude, mercatorX);
+    this.y = Float64Array.from(this.places.latitude, mercatorY);
     this.at = new Int32Array(this.count);
     this.state = new Int8Array(this.count).fill(absent);
     this.vertices = verticesOf(this.count);
@@ -146,61 +146,29 @@ export class Movers implements Vertices {
   }
 
   /** Where a device is at the time that was sought, in degrees; null: it is not drawn. */
-  place(device: number, ms: number): [longitude: number, latitude: number] | null {
+  place(device: number, ms: number): Place | null {
     const at = this.at[device] as number;
     if (this.state[device] === absent) return null;
-    const from: [number, number] = [(this.longitude[at] as number) / 1e7, (this.latitude[at] as number) / 1e7];
+    const from = placeAt(this.places, at);
     const next = at + 1;
     if (next >= (this.first[device + 1] as number) || !this.linked[next]) return from;
     const share = (ms - (this.t[at] as number)) / ((this.t[next] as number) - (this.t[at] as number));
-    let east = (this.longitude[next] as number) / 1e7 - from[0];
-    if (Math.abs(east) > 180) east -= Math.sign(east) * 360;
-    return [from[0] + share * east, from[1] + share * ((this.latitude[next] as number) / 1e7 - from[1])];
+    const to = placeAt(this.places, next);
+    return [from[0] + share * (onward(to[0], from[0]) - from[0]), from[1] + share * (to[1] - from[1])];
   }
 
   /** The lines that were driven, without the gaps. */
-  lines(): [number, number][][] {
-    const lines: [number, number][][] = [];
-    for (let device = 0; device < this.count; device += 1) {
-      let line: [number, number][] = [];
-      for (let at = this.first[device] as number; at < (this.first[device + 1] as number); at += 1) {
-        if (!this.linked[at]) {
-          if (line.length > 1) lines.push(line);
-          line = [];
-        }
-        const before = line[line.length - 1];
-        let longitude = (this.longitude[at] as number) / 1e7;
-        if (before && longitude - before[0] > 180) longitude -= 360;
-        if (before && before[0] - longitude > 180) longitude += 360;
-        line.push([longitude, (this.latitude[at] as number) / 1e7]);
-      }
-      if (line.length > 1) lines.push(line);
-    }
-    return lines;
+  lines(): Place[][] {
+    return linesOf(this.places, this.begins).filter((line) => line.length > 1);
   }
 
   /** The box of the region with most fixes: regions an ocean apart would show as two dots. */
   box(): Box | null {
-    const cells: Record<string, number[]> = {};
-    for (let at = 0; at < this.t.length; at += 1) {
-      const key = `${Math.round((this.longitude[at] as number) / 2e7)} ${Math.round((this.latitude[at] as number) / 2e7)}`;
-      (cells[key] ??= []).push(at);
-    }
-    let most: number[] = [];
-    for (const rows of Object.values(cells)) if (rows.length > most.length) most = rows;
-    const centre = most[0];
-    if (centre === undefined) return null;
-    const box: Box = [180, 90, -180, -90];
-    for (let at = 0; at < this.t.length; at += 1) {
-      const [longitude, latitude] = [(this.longitude[at] as number) / 1e7, (this.latitude[at] as number) / 1e7];
-      if (Math.abs(longitude - (this.longitude[centre] as number) / 1e7) > 3) continue;
-      if (Math.abs(latitude - (this.latitude[centre] as number) / 1e7) > 3) continue;
-      box[0] = Math.min(box[0], longitude);
-      box[1] = Math.min(box[1], latitude);
-      box[2] = Math.max(box[2], longitude);
-      box[3] = Math.max(box[3], latitude);
-    }
-    return box;
+    const cells: Record<string, Place[]> = {};
+    const places = Array.from(this.t, (_, at) => placeAt(this.places, at));
+    for (const place of places) (cells[`${Math.round(place[0] / 2)} ${Math.round(place[1] / 2)}`] ??= []).push(place);
+    const [centre] = Object.values(cells).reduce((most, cell) => (cell.length > most.length ? cell : most), []);
+    return centre ? boxOf(places.filter(([x, y]) => Math.abs(x - centre[0]) <= 3 && Math.abs(y - centre[1]) <= 3)) : null;
   }
 }
 
@@ -236,7 +204,7 @@ void main() {
 }`;
 
 function rgb(hex: string): [number, number, number] {
-  const value = Number.parseInt(hex.slice(1), 16);
+  const value = Number.parseInt(hex.slice(1).replace(/^(.)(.)(.)$/, "$1$1$2$2$3$3"), 16);
   return [((value >> 16) & 255) / 255, ((value >> 8) & 255) / 255, (value & 255) / 255];
 }
 
@@ -267,6 +235,8 @@ export class MoverLayer implements CustomLayerInterface {
   private buffer: WebGLBuffer | null = null;
   private array: WebGLVertexArrayObject | null = null;
   private map: Map | undefined;
+  private fills: number[] = [];
+  private rings: number[] = [];
 
   constructor(private readonly movers: Vertices) {}
 
@@ -274,6 +244,9 @@ export class MoverLayer implements CustomLayerInterface {
     const context = gl as WebGL2RenderingContext;
     [this.map, this.gl] = [map, context];
     this.program = linked(context);
+    const colour = colours();
+    this.fills = [colour.driving, colour.parked, colour.silent, colour.parked].flatMap(rgb);
+    this.rings = [colour.circle, colour.ring, colour.circle, colour.ring].flatMap(rgb);
     this.buffer = context.createBuffer();
     this.array = context.createVertexArray();
     context.bindVertexArray(this.array);
@@ -306,7 +279,6 @@ export class MoverLayer implements CustomLayerInterface {
     for (let row = 0; row < 4; row += 1) {
       matrix[12 + row] = (matrix[12 + row] as number) + x * (matrix[row] as number) + y * (matrix[4 + row] as number);
     }
-    const colour = colours();
     const zoom = map.getZoom();
     const radius = zoom < 10 ? 3 + Math.max(zoom - 4, 0) / 3 : Math.min(5 + ((zoom - 10) * 2) / 3, 7);
     const size = (2 * radius + 5) * devicePixelRatio;
@@ -322,8 +294,8 @@ export class MoverLayer implements CustomLayerInterface {
     gl.uniform4f(uniform("centre"), highX, highY, x - highX, y - highY);
     gl.uniform1f(uniform("now"), this.now / 1000);
     gl.uniform1f(uniform("size"), size);
-    gl.uniform3fv(uniform("fills"), [colour.driving, colour.parked, colour.silent, colour.parked].flatMap(rgb));
-    gl.uniform3fv(uniform("rings"), [colour.circle, colour.ring, colour.circle, colour.ring].flatMap(rgb));
+    gl.uniform3fv(uniform("fills"), this.fills);
+    gl.uniform3fv(uniform("rings"), this.rings);
     gl.drawArrays(gl.POINTS, 0, this.movers.count);
     gl.bindVertexArray(null);
   }

@@ -1,9 +1,9 @@
 // A span of time again. The time comes from the clock and the rate, never from counted frames.
 import * as maplibregl from "maplibre-gl";
 import { makeGraph, type Graph } from "./graph";
-import { addFences, addTracks, legendOf, makeMap } from "./map";
+import { addFences, addTracks, type Entry, finish, legendOf, makeMap, nearest } from "./map";
 import { MoverLayer, Movers, states, type Columns } from "./movers";
-import { clockOf } from "./time";
+import { clockOf, make } from "./page";
 
 interface Happening {
   id: string;
@@ -46,21 +46,8 @@ class Player {
   }
 }
 
-function make<Name extends keyof HTMLElementTagNameMap>(name: Name, text = "", label = ""): HTMLElementTagNameMap[Name] {
-  const element = document.createElement(name);
-  if (text) element.textContent = text;
-  if (label) element.setAttribute("aria-label", label);
-  return element;
-}
-
-function choice(values: [value: string, text: string][], label: string): HTMLSelectElement {
-  const select = make("select", "", label);
-  for (const [value, text] of values) {
-    const option = make("option", text);
-    option.value = value;
-    select.append(option);
-  }
-  return select;
+function choice(values: [value: string, text: string][], ariaLabel: string): HTMLSelectElement {
+  return make("select", { ariaLabel }, ...values.map(([value, textContent]) => make("option", { value, textContent })));
 }
 
 /** The rows of the table of events: those later than the time are hidden, and the newest is in view. */
@@ -133,53 +120,25 @@ function isSoftware(map: maplibregl.Map): boolean {
 }
 
 /** The number of devices in each state, as entries of the legend. */
-function counted(movers: Movers): [string, string][] {
+function counted(movers: Movers): Entry[] {
   const counts = [0, 0, 0, 0];
   for (const state of movers.state) if (state >= 0) counts[state] = (counts[state] as number) + 1;
   return states.map((state, at) => [`state state-${state}`, `${state} ${counts[at]}`]);
 }
 
-interface Controls {
-  bar: HTMLElement;
-  play: HTMLButtonElement;
-  slider: HTMLInputElement;
-  time: HTMLOutputElement;
-  rate: HTMLSelectElement;
-  device: HTMLSelectElement;
-  back: HTMLButtonElement;
-  forth: HTMLButtonElement;
-}
-
-function makeControls(element: HTMLElement, columns: Columns): Controls {
-  const bar = make("div");
-  bar.className = "player";
-  bar.setAttribute("role", "group");
-  bar.setAttribute("aria-label", "Player");
-  const back = make("button", "−", `${columns.step_s} seconds back`);
-  const play = make("button", "Play");
-  const forth = make("button", "+", `${columns.step_s} seconds on`);
-  const rate = choice(rates.map((one) => [String(one), `${one}×`]), "Rate");
-  const slider = make("input", "", "Time");
-  Object.assign(slider, { type: "range", min: "0", max: String(columns.end_ms - columns.start_ms), step: "1000", value: "0" });
-  const time = make("output");
-  const device = choice([["", "all that drive"], ...columns.devices.map((one): [string, string] => [one, one])], "Speed of");
-  for (const button of [back, play, forth]) button.type = "button";
-  bar.append(back, play, forth, rate, time, device, slider);
-  element.append(bar);
-  return { bar, play, slider, time, rate, device, back, forth };
-}
-
-function nearest(map: maplibregl.Map, movers: Movers, now: number, x: number, y: number): number | null {
-  let best: number | null = null;
-  let least = 14 ** 2;
-  for (let device = 0; device < movers.count; device += 1) {
-    const place = movers.place(device, now);
-    if (!place) continue;
-    const at = map.project(place);
-    const squared = (at.x - x) ** 2 + (at.y - y) ** 2;
-    if (squared < least) [best, least] = [device, squared];
-  }
-  return best;
+function makeControls(element: HTMLElement, columns: Columns) {
+  const button = (textContent: string, ariaLabel: string | null = null) => make("button", { type: "button", textContent, ariaLabel });
+  const made = {
+    back: button("−", `${columns.step_s} seconds back`),
+    play: button("Play"),
+    forth: button("+", `${columns.step_s} seconds on`),
+    rate: choice(rates.map((one) => [String(one), `${one}×`]), "Rate"),
+    time: make("output"),
+    device: choice([["", "all that drive"], ...columns.devices.map((one): [string, string] => [one, one])], "Speed of"),
+    slider: make("input", { type: "range", min: "0", max: String(columns.end_ms - columns.start_ms), step: "1000", value: "0", ariaLabel: "Time" }),
+  };
+  element.append(make("div", { className: "player", role: "group", ariaLabel: "Player" }, ...Object.values(made)));
+  return made;
 }
 
 /** The label of the chosen device, which moves with it. */
@@ -187,8 +146,7 @@ class Label {
   private readonly marker: maplibregl.Marker;
 
   constructor(private readonly map: maplibregl.Map) {
-    const element = make("div");
-    element.className = "mover-label";
+    const element = make("div", { className: "mover-label" });
     this.marker = new maplibregl.Marker({ element, anchor: "left", offset: [10, 0] });
   }
 
@@ -244,7 +202,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
     layer.now = now;
     label.show(movers, chosen, now);
     controls.slider.value = String(now);
-    controls.slider.setAttribute("aria-valuetext", text(columns.start_ms + now));
+    controls.slider.ariaValueText = text(columns.start_ms + now);
     controls.time.textContent = text(columns.start_ms + now);
     graph.mark((columns.start_ms + now) / 1000);
     map.triggerRepaint();
@@ -307,8 +265,8 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
     remember();
   });
   map.on("click", (event) => {
-    const device = nearest(map, movers, player.now(), event.point.x, event.point.y);
-    if (device !== null) choose(device);
+    const device = nearest(map, movers.count, (one) => movers.place(one, player.now()), event.point, 14);
+    if (device >= 0) choose(device);
     remember();
   });
 
@@ -320,9 +278,6 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   player.seek(Number.isNaN(at) ? 0 : at - columns.start_ms);
   choose(movers.devices.indexOf(asked.get("device") ?? ""));
   showLists();
-  map.once("idle", () => {
-    element.dataset.drawn = "true";
-  });
+  finish(element, map, { player, movers, layer });
   map.triggerRepaint();
-  Object.assign(element, { waybillMap: map, player, movers, layer });
 }

@@ -1,20 +1,10 @@
 // Place and time: the area and the parts of the tracks inside it; a box or polygon is drawn with the mouse.
-import type { GeoJSONSource, Map, MapMouseEvent } from "maplibre-gl";
-import { addFences, boxOf, colours, makeMap, type Box } from "./map";
+import type { Map, MapMouseEvent } from "maplibre-gl";
+import type { Place } from "./columns";
+import { addFences, addLine, boxOf, collectionOf, colours, feature, finish, makeMap, placesIn, show, type Box } from "./map";
+import { make } from "./page";
 
-type Place = [longitude: number, latitude: number];
-
-const empty: GeoJSON.FeatureCollection = { type: "FeatureCollection", features: [] };
-
-function feature(geometry: GeoJSON.Geometry): GeoJSON.Feature {
-  return { type: "Feature", properties: {}, geometry };
-}
-
-function* placesOf(coordinates: unknown): Generator<Place> {
-  if (!Array.isArray(coordinates)) return;
-  if (typeof coordinates[0] === "number") yield coordinates as Place;
-  else for (const one of coordinates) yield* placesOf(one);
-}
+const empty = collectionOf([]);
 
 const rounded = (value: number): number => Math.round(value * 1e6) / 1e6;
 
@@ -55,7 +45,7 @@ class Drawing {
     this.map.off("mousemove", this.move);
     this.map.off("dblclick", this.finish);
     removeEventListener("keydown", this.key);
-    (this.map.getSource("drawing") as GeoJSONSource).setData(empty);
+    show(this.map, "drawing", empty);
     this.done();
   }
 
@@ -78,7 +68,7 @@ class Drawing {
     const at: Place = [event.lngLat.lng, event.lngLat.lat];
     const ring: Place[] =
       this.kind === "box" ? [first, [at[0], first[1]], at, [first[0], at[1]], first] : [...this.corners, at, first];
-    (this.map.getSource("drawing") as GeoJSONSource).setData(feature({ type: "LineString", coordinates: ring }));
+    show(this.map, "drawing", feature({ type: "LineString", coordinates: ring }));
   };
 
   private readonly finish = (event: MapMouseEvent): void => {
@@ -94,59 +84,35 @@ class Drawing {
   };
 }
 
-function addTools(element: HTMLElement): { box: HTMLButtonElement; polygon: HTMLButtonElement; hint: HTMLElement } {
-  const bar = document.createElement("div");
-  bar.className = "player";
-  const [box, polygon] = ["Draw a box", "Draw a polygon"].map((text) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = text;
-    button.setAttribute("aria-pressed", "false");
-    bar.append(button);
-    return button;
-  }) as [HTMLButtonElement, HTMLButtonElement];
-  const hint = document.createElement("span");
-  hint.setAttribute("role", "status");
-  hint.className = "note";
-  bar.append(hint);
-  element.append(bar);
-  return { box, polygon, hint };
-}
-
 function addArea(map: Map, area: GeoJSON.Geometry | null, lines: Place[][]): void {
   const colour = colours();
-  map.addSource("area", { type: "geojson", data: area ? feature(area) : empty });
-  map.addSource("inside", { type: "geojson", data: feature({ type: "MultiLineString", coordinates: lines }) });
-  map.addSource("drawing", { type: "geojson", data: empty });
+  const border = area ? feature(area) : empty;
+  map.addSource("area", { type: "geojson", data: border });
   map.addLayer({ id: "area", type: "fill", source: "area", paint: { "fill-color": colour.driving, "fill-opacity": 0.08 } });
-  map.addLayer({ id: "area-line", type: "line", source: "area", paint: { "line-color": colour.selected, "line-width": 2, "line-dasharray": [3, 2] } });
-  const round = { "line-cap": "round", "line-join": "round" } as const;
-  map.addLayer({ id: "inside", type: "line", source: "inside", layout: round, paint: { "line-color": colour.track, "line-width": 2.4, "line-opacity": 0.7 } });
-  map.addLayer({ id: "drawing", type: "line", source: "drawing", paint: { "line-color": colour.selected, "line-width": 2 } });
+  addLine(map, "area-line", border, { "line-color": colour.selected, "line-width": 2, "line-dasharray": [3, 2] });
+  addLine(map, "inside", feature({ type: "MultiLineString", coordinates: lines }), { "line-color": colour.track, "line-width": 2.4, "line-opacity": 0.7 });
+  addLine(map, "drawing", empty, { "line-color": colour.selected, "line-width": 2 });
 }
 
 export async function draw(element: HTMLElement, data: Record<string, unknown>): Promise<void> {
-  const area = data["area"] as (GeoJSON.Geometry & { coordinates: unknown }) | null;
-  const tools = addTools(element);
-  const box = area ? boxOf(placesOf(area.coordinates)) : (data["around"] as Box | null);
-  const map = await makeMap(element, box);
+  const area = data["area"] as GeoJSON.Geometry | null;
+  const tool = (textContent: string): HTMLButtonElement => make("button", { type: "button", textContent, ariaPressed: "false" });
+  const [box, polygon] = [tool("Draw a box"), tool("Draw a polygon")];
+  const hint = make("span", { className: "note", role: "status" });
+  element.append(make("div", { className: "player" }, box, polygon, hint));
+  const map = await makeMap(element, area ? boxOf(placesIn(area)) : (data["around"] as Box | null));
   addFences(map, data["fences"] as GeoJSON.FeatureCollection);
   addArea(map, area, data["lines"] as Place[][]);
   let drawing: Drawing | null = null;
-  const start = (kind: "box" | "polygon", button: HTMLButtonElement, hint: string): void => {
+  const start = (kind: "box" | "polygon", button: HTMLButtonElement, text: string): void => {
     drawing?.end();
-    button.setAttribute("aria-pressed", "true");
-    tools.hint.textContent = hint;
+    [button.ariaPressed, hint.textContent] = ["true", text];
     drawing = new Drawing(map, kind, () => {
       drawing = null;
-      button.setAttribute("aria-pressed", "false");
-      tools.hint.textContent = "";
+      [button.ariaPressed, hint.textContent] = ["false", ""];
     });
   };
-  tools.box.addEventListener("click", () => start("box", tools.box, "Click two opposite corners."));
-  tools.polygon.addEventListener("click", () => start("polygon", tools.polygon, "Click the corners; a double click ends."));
-  map.once("idle", () => {
-    element.dataset.drawn = "true";
-  });
-  Object.assign(element, { waybillMap: map });
+  box.addEventListener("click", () => start("box", box, "Click two opposite corners."));
+  polygon.addEventListener("click", () => start("polygon", polygon, "Click the corners; a double click ends."));
+  finish(element, map);
 }
