@@ -59,12 +59,9 @@ class SignInRequired:
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(_OPEN):
-            scope["viewer"] = _NOBODY
-            await self._app(scope, receive, send)
-            return
-        known = scope["session"].get("user")
-        viewer = viewer_of(self._settings, known["name"], known["groups"]) if known else None
+        is_open = scope["type"] != "http" or scope["path"].startswith(_OPEN)
+        known = None if is_open else scope["session"].get("user")
+        viewer = viewer_of(self._settings, known["name"], known["groups"]) if known else _NOBODY if is_open else None
         if viewer is not None:
             scope["viewer"] = viewer
             await self._app(scope, receive, send)

@@ -194,6 +194,11 @@ def moment_of(ms: float) -> datetime:
     return datetime.fromtimestamp(round(ms) / 1000, UTC)
 
 
+def finite(value: float | None) -> float | None:
+    """A number that may be shown; None for NaN and the like."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 # Values as text, for HTML and for a terminal.
 
 
@@ -227,10 +232,6 @@ def shown(value: Any, kind: Kind, clock: Clock) -> str:
     return printable(str(value)) if made is None else made(value)
 
 
-def distance_text(metres: float) -> str:
-    return f"{metres:,.0f} m" if abs(metres) < 1000 else f"{metres / 1000:,.1f} km"
-
-
 def duration_text(seconds: float) -> str:
     """Two units at most: `3 h 5 min`."""
     if seconds < 0:
@@ -249,7 +250,7 @@ _TEXTS: Final[Mapping[Kind, Callable[[Any], str]]] = {
     Kind.COUNT: "{:,}".format,
     Kind.NUMBER: "{:,.2f}".format,
     Kind.COORDINATE: "{:.6f}".format,
-    Kind.DISTANCE: distance_text,
+    Kind.DISTANCE: lambda value: f"{value:,.0f} m" if abs(value) < 1000 else f"{value / 1000:,.1f} km",
     Kind.SPEED: lambda value: f"{value * 3.6:.0f} km/h",
     Kind.YES_NO: lambda value: "yes" if value else "no",
 }

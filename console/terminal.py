@@ -31,18 +31,13 @@ def opened(config: Path) -> Console:
 
 
 def print_page(page: Page, console: Console, *, as_json_text: bool) -> None:
-    """Prints a page with times in the accounts' zone."""
+    """Prints the facts and then each table with its note and faults; times are in the accounts' zone."""
     if as_json_text:
         sys.stdout.write(printable_json(as_json(page), indent=2) + "\n")
         return
-    print_tables(page, Clock(console.zone(), datetime.now(UTC)))
-
-
-def print_tables(page: Page, clock: Clock) -> None:
-    """Prints the facts and then each table; a note and a fault stand below their table."""
     from cloud_jobs.terminal import screen  # noqa: PLC0415
 
-    out = screen()
+    out, clock = screen(), Clock(console.zone(), datetime.now(UTC))
     out.print(Text(page.title, "bold"))
     for warning in page.warnings:
         out.print(Text(f"warning: {warning}", "yellow"))

@@ -166,7 +166,7 @@ def bill_states(closings: pa.Table, now: datetime) -> BillStates:
         if all(row["outcome"] == ClosingState.FINAL for row in rows)
     ]
     waiting = sorted(
-        (days_text(first, last), payer, row["reasons"], row["period_end"])
+        (days_text(first, last), payer, "; ".join(json.loads(row["reasons"])), row["period_end"])
         for (payer, first, last), row in newest.items()
         if row["outcome"] != ClosingState.FINAL and row["period_end"] <= now
     )
@@ -184,14 +184,6 @@ def read_bills(lake: OpenLake, now: datetime) -> BillStates:
     return bill_states(lake.rows("closings", BILL_COLUMNS, where=[("first_day", ">=", since)]), now)
 
 
-def _words(reasons: str) -> str:
-    try:
-        found = json.loads(reasons)
-        return "; ".join(map(str, found)) if isinstance(found, list) else reasons
-    except ValueError:
-        return reasons
-
-
 def check_bills(answer: Answer[BillStates]) -> Check:
     title = "Bills"
     if answer.error:
@@ -206,9 +198,7 @@ def check_bills(answer: Answer[BillStates]) -> Check:
         "bills",
         title,
         Outcome.WRONG,
-        one_line(
-            f"{len(bills.waiting):,} closings of past periods are not final: {period} of {payer}: {_words(reasons)}"
-        ),
+        one_line(f"{len(bills.waiting):,} closings of past periods are not final: {period} of {payer}: {reasons}"),
         min(one[3] for one in bills.waiting),
         f"invoices of {len(payers):,} payers cannot be issued as final; {bills.kept}",
         "billing.md",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import days_text
@@ -82,7 +83,7 @@ def payer_page(console: Console, query: Query) -> Page:
     return Page(
         path=address("bills", payer),
         title=f"Bills of {payer}",
-        facts=tuple(_facts(console, payer)),
+        facts=_facts(console, payer),
         tables=(_closings(found, issued, query), _reasons(found), _documents(console, issued, query)),
         state=query.state("period", "outcome"),
         form=_PERIOD_AND_OUTCOME,
@@ -94,13 +95,17 @@ def money(minor: int, currency: str) -> str:
     return f"{amount_text(minor, currency)} {currency}"
 
 
-def _facts(console: Console, payer: str) -> Iterator[Fact]:
+def _facts(console: Console, payer: str) -> tuple[Fact, ...]:
     account = console.reference.accounts_at(console.now()).get(payer)
-    yield Fact("name", "Name", account.name if account else None)
-    if account and account.payer:
-        yield Fact("seller", "Seller", account.payer.legal_entity)
-        yield Fact("currency", "Currency", account.payer.currency)
-        yield Fact("time_zone", "Time zone", account.payer.time_zone)
+    name = Fact("name", "Name", account.name if account else None)
+    if account is None or account.payer is None:
+        return (name,)
+    return (
+        name,
+        Fact("seller", "Seller", account.payer.legal_entity),
+        Fact("currency", "Currency", account.payer.currency),
+        Fact("time_zone", "Time zone", account.payer.time_zone),
+    )
 
 
 def _found_closings(console: Console, query: Query, payer: str | None) -> list[ClosingRow]:
@@ -109,8 +114,7 @@ def _found_closings(console: Console, query: Query, payer: str | None) -> list[C
     if outcome and outcome not in _OUTCOMES:
         raise BadQuery("outcome", f"{outcome!r} is not one of {', '.join(_OUTCOMES)}")
     found = console.bills.closings(days_asked(query.get("period")), payer or asked)
-    seen = {one.row["payer"]: None for one in found}
-    visible = {one for one in seen if console.bills.sees(query.viewer, one)}
+    visible = {one for one in {one.row["payer"] for one in found} if console.bills.sees(query.viewer, one)}
     return [one for one in found if one.row["payer"] in visible and (not outcome or one.row["outcome"] == outcome)]
 
 
@@ -131,7 +135,8 @@ def _closing_row(one: ClosingRow, issued: Counter[tuple[Any, ...]], query: Query
     closing = one.closing()
     key = closing.key
     # a blocked closing has no sum
-    amounts = None if closing.outcome is ClosingState.BLOCKED else (closing.net_minor, closing.tax_minor)
+    more = len(closing.reasons) - _MAX_REASONS
+    is_summed = closing.outcome is not ClosingState.BLOCKED
     return {
         "id": closing.id,
         "period": key.text,
@@ -139,13 +144,13 @@ def _closing_row(one: ClosingRow, issued: Counter[tuple[Any, ...]], query: Query
         "payer_href": address("bills", key.payer, zone=query.zone),
         "legal_entity": key.legal_entity,
         "outcome": closing.outcome.value,
-        "net": None if amounts is None else money(amounts[0], closing.currency),
-        "tax": None if amounts is None else money(amounts[1], closing.currency),
-        "net_minor": None if amounts is None else amounts[0],
-        "tax_minor": None if amounts is None else amounts[1],
+        "net": money(closing.net_minor, closing.currency) if is_summed else None,
+        "tax": money(closing.tax_minor, closing.currency) if is_summed else None,
+        "net_minor": closing.net_minor if is_summed else None,
+        "tax_minor": closing.tax_minor if is_summed else None,
         "currency": closing.currency,
         "reasons": [*closing.reasons[:MAX_ROWS]],
-        "why": _why(closing),
+        "why": "; ".join([*closing.reasons[:_MAX_REASONS], *([f"and {more:,} more"] if more > 0 else [])]),
         "documents": issued[key.payer, key.first_day, key.last_day],
         "closed_at": one.row["closed_at"],
         "earlier": one.earlier,
@@ -155,29 +160,16 @@ def _closing_row(one: ClosingRow, issued: Counter[tuple[Any, ...]], query: Query
     }
 
 
-def _why(closing: Closing) -> str:
-    more = len(closing.reasons) - _MAX_REASONS
-    return "; ".join([*closing.reasons[:_MAX_REASONS], *([f"and {more:,} more"] if more > 0 else [])])
-
-
 def _reasons(found: list[ClosingRow]) -> Table:
-    """Each reason and note of some closings."""
-
-    def row(source: tuple[str, str, str]) -> Row:
-        period, what, text = source
-        return {"period": period, "what": what, "text": text}
-
-    rows, faults = list[tuple[str, str, str]](), 0
+    """Each reason and note of some closings; those that cannot be read are faults of the table of closings."""
+    rows = list[tuple[str, str, str]]()
     for one in found:
-        try:
+        with suppress(CloudError, ValueError, TypeError, KeyError):
             rows += _reasons_of(one.closing())
-        except (CloudError, ValueError, TypeError, KeyError):
-            faults += 1
     note = f"The first {MAX_ROWS:,} of {len(rows):,}." if len(rows) > MAX_ROWS else ""
-    if faults:
-        note += f" {faults:,} closings cannot be read."
     title = "Why closings are not final, and what they note"
-    return Table.of("reasons", title, REASONS, rows[:MAX_ROWS], row, note=note, empty="no reason and no note")
+    shown = tuple({"period": period, "what": what, "text": text} for period, what, text in rows[:MAX_ROWS])
+    return Table("reasons", title, REASONS, shown, note, "no reason and no note")
 
 
 def _reasons_of(closing: Closing) -> Iterator[tuple[str, str, str]]:

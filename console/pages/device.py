@@ -20,7 +20,7 @@ from console.errors import BadQuery, NotThere
 from console.fixes import LastFix, day_span
 from console.http import clock_of
 from console.movements import Movements
-from console.page import UNKNOWN, Column, Fact, Field, Island, Kind, Page, Row, Table, address
+from console.page import UNKNOWN, Column, Fact, Field, Island, Kind, Page, Row, Table, address, finite
 from console.pages.fleet import features_of, state_of
 from geo.spatial import Fence, ZoneSet
 
@@ -58,8 +58,8 @@ _USAGE_COLUMNS: Final = (
 )
 _FIX_COLUMNS: Final = (
     Column("time", "Time", Kind.TIME),
-    Column("latitude", "Latitude", Kind.CODE),
-    Column("longitude", "Longitude", Kind.CODE),
+    Column("latitude", "Latitude", Kind.COORDINATE),
+    Column("longitude", "Longitude", Kind.COORDINATE),
     Column("speed_mps", "Speed", Kind.SPEED),
     Column("accuracy_m", "Accuracy", Kind.DISTANCE),
     Column("seq", "Seq", Kind.COUNT),
@@ -305,10 +305,10 @@ def _fixes(of_day: DeviceDay, query: Query, path: str) -> Table:
     def row(one: dict[str, Any]) -> Row:
         return {
             "time": one["device_time"],
-            "latitude": _degrees(one["latitude"]),
-            "longitude": _degrees(one["longitude"]),
-            "speed_mps": _finite(one["speed_mps"]),
-            "accuracy_m": _finite(one["accuracy_m"]),
+            "latitude": finite(one["latitude"]),
+            "longitude": finite(one["longitude"]),
+            "speed_mps": finite(one["speed_mps"]),
+            "accuracy_m": finite(one["accuracy_m"]),
             "seq": one["seq"],
             "received_at": one["received_at"],
         }
@@ -318,15 +318,6 @@ def _fixes(of_day: DeviceDay, query: Query, path: str) -> Table:
         "no position of this day",
     )
     return Table.of("fixes", "Fixes", _FIX_COLUMNS, shown, row, note=note, empty=empty, links=part.links)
-
-
-def _degrees(value: float | None) -> str | None:
-    found = _finite(value)
-    return None if found is None else f"{found:.7f}"
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and abs(value) < float("inf") else None
 
 
 def _island(console: Console, track: Movements, moment: datetime) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def page(console: Console, query: Query) -> Page:
             _vat(show),
             _vehicles(document, show, place, query),
         ),
-        facts=tuple(_facts(document, entry)),
+        facts=_facts(document, entry),
         template="document.html",
         extra={
             "bare": place.bare,
@@ -178,25 +178,27 @@ def page(console: Console, query: Query) -> Page:
     )
 
 
-def _facts(document: Document, entry: IssuedDocument) -> Iterator[Fact]:
+def _facts(document: Document, entry: IssuedDocument) -> tuple[Fact, ...]:
     found, currency = document["document_totals"], document["invoice_currency_code"]
-    yield Fact("number", "Number", document["invoice_number"])
-    yield Fact("type", "Type", DocumentType(document["invoice_type_code"]).heading.lower())
-    yield Fact("payer", "Payer", entry.key.payer)
-    yield Fact("period", "Period", entry.key.text)
-    yield Fact("issue_date", "Issue date", document["invoice_issue_date"])
-    yield Fact("currency", "Currency", currency)
-    for key, name in (
-        ("net", "invoice_total_amount_without_vat"),
-        ("tax", "invoice_total_vat_amount"),
-        ("due", "amount_due_for_payment"),
-    ):
-        yield Fact(key, key.capitalize(), f"{found[name]['text']} {currency}", Kind.MONEY)
-    yield Fact("is_void", "Void", entry.is_void, Kind.YES_NO)
-    yield Fact("by", "By", entry.by)
-    yield Fact("issued_at", "Issued", entry.issued_at, Kind.TIME)
-    yield Fact("snapshot", "Snapshot", document["snapshot"], Kind.CODE)
-    yield Fact("digest", "Digest", document["digest"], Kind.CODE)
+    sums = {
+        "net": "invoice_total_amount_without_vat",
+        "tax": "invoice_total_vat_amount",
+        "due": "amount_due_for_payment",
+    }
+    return (
+        Fact("number", "Number", document["invoice_number"]),
+        Fact("type", "Type", DocumentType(document["invoice_type_code"]).heading.lower()),
+        Fact("payer", "Payer", entry.key.payer),
+        Fact("period", "Period", entry.key.text),
+        Fact("issue_date", "Issue date", document["invoice_issue_date"]),
+        Fact("currency", "Currency", currency),
+        *(Fact(key, key.capitalize(), f"{found[name]['text']} {currency}", Kind.MONEY) for key, name in sums.items()),
+        Fact("is_void", "Void", entry.is_void, Kind.YES_NO),
+        Fact("by", "By", entry.by),
+        Fact("issued_at", "Issued", entry.issued_at, Kind.TIME),
+        Fact("snapshot", "Snapshot", document["snapshot"], Kind.CODE),
+        Fact("digest", "Digest", document["digest"], Kind.CODE),
+    )
 
 
 def _preceding(document: Document, zone: str) -> str:
@@ -300,7 +302,7 @@ def line_page(console: Console, query: Query) -> Page:
     number = line["invoice_line_identifier"]
     path, title = place.href("lines", str(number)), f"Line {number} of {place.number}: {line['item_name']}"
     extra = {"bare": place.bare}
-    facts = tuple(_line_facts(line, issued.document, place, query.zone))
+    facts = _line_facts(line, issued.document, place, query.zone)
     if line["kind"] != ChargeKind.USAGE.value:
         warning = f"This is a {line['kind']}: it follows from other lines, not from records."
         return Page(path, title, facts=facts, warnings=(warning,), extra=extra)
@@ -355,16 +357,18 @@ def _device_asked(query: Query, place: Place, document: Document, line: int) -> 
     return devices[0]
 
 
-def _line_facts(line: Document, document: Document, place: Place, zone: str) -> Iterator[Fact]:
+def _line_facts(line: Document, document: Document, place: Place, zone: str) -> tuple[Fact, ...]:
     currency, quantity = document["invoice_currency_code"], line["quantity"]
-    yield Fact("document", "Document", place.number, href=place.href(zone=zone))
-    yield Fact("line", "Line", line["invoice_line_identifier"], Kind.COUNT)
-    yield Fact("account", "Account", line["account"])
-    yield Fact("region", "Region", line["region"] or "all regions")
-    if quantity:
-        yield Fact("quantity", "Quantity", f"{quantity['text']} {quantity['unit']}", Kind.MONEY)
-    yield Fact("price", "Price", line["price"])
-    yield Fact("net_amount", "Net amount", f"{line['invoice_line_net_amount']['text']} {currency}", Kind.MONEY)
+    amount = f"{line['invoice_line_net_amount']['text']} {currency}"
+    return (
+        Fact("document", "Document", place.number, href=place.href(zone=zone)),
+        Fact("line", "Line", line["invoice_line_identifier"], Kind.COUNT),
+        Fact("account", "Account", line["account"]),
+        Fact("region", "Region", line["region"] or "all regions"),
+        *([Fact("quantity", "Quantity", f"{quantity['text']} {quantity['unit']}", Kind.MONEY)] if quantity else []),
+        Fact("price", "Price", line["price"]),
+        Fact("net_amount", "Net amount", amount, Kind.MONEY),
+    )
 
 
 _OUTCOMES: Final = {True: "agrees", False: "differs", None: "unknown"}
@@ -394,19 +398,22 @@ def _checks(found: ExplainedLine, hours: Sequence[datetime] | None) -> Table:
 
 def _outcome_facts(
     found: ExplainedLine, hours: Sequence[datetime] | None, place: Place, query: Query
-) -> Iterator[Fact]:
-    made = found.explanation
-    key = made.charge.key
-    yield Fact("tenant", "Tenant", key.tenant)
-    yield Fact("device", "Device", key.device)
-    if _is_complete(found, hours):
-        yield Fact("outcome", "Computed again", _OUTCOMES[made.agrees], Kind.STATE)
-    else:
-        device = {"tenant": key.tenant, "device": key.device}
+) -> tuple[Fact, ...]:
+    made, outcome = (
+        found.explanation,
+        Fact("outcome", "Computed again", _OUTCOMES[found.explanation.agrees], Kind.STATE),
+    )
+    device = {"tenant": made.charge.key.tenant, "device": made.charge.key.device}
+    if not _is_complete(found, hours):
         href = place.href("lines", str(found.line), **device, again="yes", zone=query.zone)
         words = f"{NOT_COMPUTED}: compute {min(len(made.hours), MAX_HOURS):,} hours now"
-        yield Fact("outcome", "Computed again", words, href=href)
-    yield Fact("snapshot", "Snapshot", found.snapshot.id, Kind.CODE)
+        outcome = Fact("outcome", "Computed again", words, href=href)
+    return (
+        Fact("tenant", "Tenant", device["tenant"]),
+        Fact("device", "Device", device["device"]),
+        outcome,
+        Fact("snapshot", "Snapshot", found.snapshot.id, Kind.CODE),
+    )
 
 
 def _warnings(found: ExplainedLine) -> Iterator[str]:
@@ -495,23 +502,21 @@ def _hour(text: str) -> datetime:
         raise BadQuery("hour", f"{text[:30]!r} is not an hour in UTC, as 2026-03-05T06") from error
 
 
-def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: Query) -> Iterator[Fact]:
+def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: Query) -> tuple[Fact, ...]:
     key = found.explanation.charge.key
-    meter = Meter(key.meter or "")
-    href = place.href("lines", str(found.line), tenant=key.tenant, device=key.device, zone=query.zone)
-    yield Fact("line", "Line", f"{found.line} of {found.number}", href=href)
-    yield Fact("hour", "Hour from", hour.hour, Kind.TIME)
-    yield Fact("device", "Device", f"{key.tenant}/{key.device}")
-    yield Fact("place", "Place", place_text(meter, key.zone) or "everywhere")
-    yield Fact(
-        "quantity",
-        "Charged in this hour",
-        f"{quantity_text(meter, hour.quantity)} {MEASURE_OF[meter].unit}",
-        Kind.MONEY,
+    meter, device = Meter(key.meter or ""), TenantDevice(key.tenant, key.device)
+    line = place.href("lines", str(found.line), **device._asdict(), zone=query.zone)
+    quantity = f"{quantity_text(meter, hour.quantity)} {MEASURE_OF[meter].unit}"
+    return (
+        Fact("line", "Line", f"{found.line} of {found.number}", href=line),
+        Fact("hour", "Hour from", hour.hour, Kind.TIME),
+        Fact("device", "Device", f"{key.tenant}/{key.device}"),
+        Fact("place", "Place", place_text(meter, key.zone) or "everywhere"),
+        Fact("quantity", "Charged in this hour", quantity, Kind.MONEY),
+        Fact("outcome", "Computed again", _OUTCOMES[hour.agrees], Kind.STATE),
+        Fact("digest", "Digest of the row", hour.digest, Kind.CODE),
+        Fact("again", "Digest again", hour.again or None, Kind.CODE),
     )
-    yield Fact("outcome", "Computed again", _OUTCOMES[hour.agrees], Kind.STATE)
-    yield Fact("digest", "Digest of the row", hour.digest, Kind.CODE)
-    yield Fact("again", "Digest again", hour.again or None, Kind.CODE)
 
 
 def _day_of(console: Console, device: TenantDevice, hour: datetime, query: Query) -> Fact:

@@ -60,7 +60,7 @@ def page(console: Console, query: Query) -> Page:
         path="/reconcile",
         title=f"Reconcile {days_text(*made.days)}",
         tables=(Table.of("comparisons", "Comparisons", COLUMNS, made.comparisons, _row, empty="nothing to compare"),),
-        facts=tuple(_facts(made, asked)),
+        facts=_facts(made, asked),
         state=asked,
         form=form,
         template="reconcile.html",
@@ -95,14 +95,16 @@ def _reconciled(console: Console, payer: str | None, period: str) -> Reconciliat
         _lock.release()
 
 
-def _facts(made: Reconciliation, asked: dict[str, str]) -> Iterator[Fact]:
-    yield Fact("outcome", "Outcome", made.outcome.value, Kind.STATE)
+def _facts(made: Reconciliation, asked: dict[str, str]) -> tuple[Fact, ...]:
     arose = first_difference(made.comparisons)
-    if made.outcome is ComparisonOutcome.DIFFERENT:
-        yield Fact("arose", "The difference arose at", arose and arose.value)
-    yield Fact("payer", "Payer", asked.get("payer", "all payers"))
-    yield Fact("snapshot", "Snapshot", made.snapshot.id, Kind.CODE)
-    yield Fact("bills", "Bills", "closings and documents", href=address("bills", period=asked["period"]))
+    is_different = made.outcome is ComparisonOutcome.DIFFERENT
+    return (
+        Fact("outcome", "Outcome", made.outcome.value, Kind.STATE),
+        *([Fact("arose", "The difference arose at", arose and arose.value)] if is_different else []),
+        Fact("payer", "Payer", asked.get("payer", "all payers")),
+        Fact("snapshot", "Snapshot", made.snapshot.id, Kind.CODE),
+        Fact("bills", "Bills", "closings and documents", href=address("bills", period=asked["period"])),
+    )
 
 
 def first_difference(comparisons: Sequence[Comparison]) -> Station | None:
@@ -148,12 +150,8 @@ def _stations(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
             "counted_by": _COUNTED_BY[station],
             "outcome": outcome,
             "arose": station is arose,
-            "head": _head(of_station),
+            # its first comparison stands for a station
+            "head": _row(of_station[0]) if of_station else None,
             "wrong": [_row(one) for one in wrong[:_MAX_NAMED]],
             "more": max(0, len(wrong) - _MAX_NAMED),
         }
-
-
-def _head(comparisons: Sequence[Comparison]) -> dict[str, Any] | None:
-    """The comparison that stands for a station: its first one."""
-    return _row(comparisons[0]) if comparisons else None

@@ -179,16 +179,10 @@ def _with_lines(moved: Movements, visits: list[Visit], fences: FenceSet, span: S
         np.round(np.column_stack((fixes.lon[begin] + share * east, fixes.lat[begin] + share * north)), 7)
         for share in (pieces.start[inside], pieces.end[inside])
     ]
-    lines: list[list[list[float]]] = []
-    last = -1
+    shown = np.arange(min(len(end), MOST_PIECES))
     goes_on = (pieces.start[inside] == 0.0) & (np.append([-1], end[:-1]) == begin)
-    for at in range(min(len(end), MOST_PIECES)):
-        start, finish = places[0][at].tolist(), places[1][at].tolist()
-        if goes_on[at] and lines and last == at - 1:
-            lines[-1].append(finish)
-        else:
-            lines.append([start, finish])
-        last = at
+    runs = np.split(shown, np.flatnonzero(~goes_on[shown])[1:]) if len(shown) else []
+    lines = [[places[0][run[0]].tolist(), *places[1][run].tolist()] for run in runs]
     of_device = {device: float(totals[at]) for at, device in enumerate(moved.devices)}
     return Presence(moved, visits, of_device, lines, len(end))
 
@@ -296,17 +290,5 @@ def _island(console: Console, area: Fence | None, found: Presence | None, span: 
     return {
         "area": None if area is None else json.loads(shapely.to_geojson(area.shape)),
         "lines": [] if found is None else found.lines,
-        "around": _around(console) if area is None else None,
         "fences": features_of(console.reference.fences_at(span.start)),
     }
-
-
-def _around(console: Console) -> tuple[float, float, float, float] | None:
-    """What the map shows while there is no area: all fences of the first one's surroundings."""
-    shapes = [fence.made.shape for fence in console.reference.fences_at(console.now()) if isinstance(fence.made, Fence)]
-    if not shapes:
-        return None
-    centre = shapes[0].centroid
-    near = [shape.bounds for shape in shapes if shape.distance(centre) < 1]
-    wests, souths, easts, norths = zip(*near, strict=True)
-    return min(wests), min(souths), max(easts), max(norths)

@@ -1,19 +1,8 @@
 // Fences: all of a list, or two versions of one: the old border dashed, the new one solid, and what was added and removed.
-import { addFences, addLine, boxOf, colours, feature, finish, legendOf, makeMap, placesIn, type Box } from "./map";
+import { addFences, addLine, busiest, colours, feature, finish, legendOf, makeMap, placesIn } from "./map";
 import type { Map } from "maplibre-gl";
 
 type Collection = GeoJSON.FeatureCollection;
-
-/** The box of the region with the most features: those whose first places lie within two degrees of one. */
-function busiest(features: GeoJSON.Feature[]): Box | null {
-  const places = features.map((one) => [...placesIn(one.geometry)]);
-  let best: typeof places = [];
-  for (const [x, y] of places.flatMap(([first]) => (first ? [first] : []))) {
-    const near = places.filter(([first]) => first && Math.abs(first[0] - x) < 2 && Math.abs(first[1] - y) < 2);
-    if (near.length > best.length) best = near;
-  }
-  return boxOf(best.flat());
-}
 
 function addArea(map: Map, id: "added" | "removed", geometry: unknown, colour: string): void {
   if (!geometry) return;
@@ -32,7 +21,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       ["difference-removed", "removed"],
     ], shown);
   }
-  const map = await makeMap(element, busiest([...shown.features, ...(old?.features ?? [])].slice(0, 500)));
+  const map = await makeMap(element, busiest([...shown.features, ...(old?.features ?? [])].slice(0, 500).map((one) => [...placesIn(one.geometry)])));
   const colour = colours();
   addFences(map, shown);
   addArea(map, "added", data["added"], colour.good);

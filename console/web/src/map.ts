@@ -106,6 +106,16 @@ export async function makeMap(element: HTMLElement, box: Box | null): Promise<ma
   return map;
 }
 
+/** The box of the region with the most groups of places: regions an ocean apart would show as dots. */
+export function busiest(groups: Place[][]): Box | null {
+  let best: Place[][] = [];
+  for (const [x, y] of groups.flatMap(([first]) => (first ? [first] : []))) {
+    const near = groups.filter(([first]) => first && Math.abs(first[0] - x) < 2 && Math.abs(first[1] - y) < 2);
+    if (near.length > best.length) best = near;
+  }
+  return boxOf(best.flat());
+}
+
 /** Says that the picture is there once it is, and gives tests what it is made of. */
 export function finish(element: HTMLElement, map: maplibregl.Map, more: object = {}): void {
   map.once("idle", () => {

@@ -1,7 +1,7 @@
 // Vehicles on a map, each between two places: a layer that mixes both positions on the graphics card.
 import type { CustomLayerInterface, CustomRenderMethodInput, Map } from "maplibre-gl";
 import { int32, linesOf, onward, type Place, placeAt, type Places, placesOf } from "./columns";
-import { boxOf, colours, type Box } from "./map";
+import { busiest, colours, type Box } from "./map";
 
 export interface Columns {
   start_ms: number;
@@ -162,13 +162,13 @@ export class Movers implements Vertices {
     return linesOf(this.places, this.begins).filter((line) => line.length > 1);
   }
 
-  /** The box of the region with most fixes: regions an ocean apart would show as two dots. */
+  /** The box of the region with most devices. */
   box(): Box | null {
-    const cells: Record<string, Place[]> = {};
-    const places = Array.from(this.t, (_, at) => placeAt(this.places, at));
-    for (const place of places) (cells[`${Math.round(place[0] / 2)} ${Math.round(place[1] / 2)}`] ??= []).push(place);
-    const [centre] = Object.values(cells).reduce((most, cell) => (cell.length > most.length ? cell : most), []);
-    return centre ? boxOf(places.filter(([x, y]) => Math.abs(x - centre[0]) <= 3 && Math.abs(y - centre[1]) <= 3)) : null;
+    const placesOfDevice = (device: number): Place[] => {
+      const begin = this.first[device] as number;
+      return Array.from({ length: (this.first[device + 1] as number) - begin }, (_, at) => placeAt(this.places, begin + at));
+    };
+    return busiest(this.devices.map((_, device) => placesOfDevice(device)));
   }
 }
 

@@ -1,7 +1,7 @@
 // Place and time: the area and the parts of the tracks inside it; a box or polygon is drawn with the mouse.
 import type { Map, MapMouseEvent } from "maplibre-gl";
 import type { Place } from "./columns";
-import { addFences, addLine, boxOf, collectionOf, colours, feature, finish, makeMap, placesIn, show, type Box } from "./map";
+import { addFences, addLine, boxOf, busiest, collectionOf, colours, feature, finish, makeMap, placesIn, show, type Box } from "./map";
 import { make } from "./page";
 
 const empty = collectionOf([]);
@@ -100,8 +100,9 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   const [box, polygon] = [tool("Draw a box"), tool("Draw a polygon")];
   const hint = make("span", { className: "note", role: "status" });
   element.append(make("div", { className: "player" }, box, polygon, hint));
-  const map = await makeMap(element, area ? boxOf(placesIn(area)) : (data["around"] as Box | null));
-  addFences(map, data["fences"] as GeoJSON.FeatureCollection);
+  const fences = data["fences"] as GeoJSON.FeatureCollection;
+  const map = await makeMap(element, area ? boxOf(placesIn(area)) : busiest(fences.features.map((one) => [...placesIn(one.geometry)])));
+  addFences(map, fences);
   addArea(map, area, data["lines"] as Place[][]);
   let drawing: Drawing | null = null;
   const start = (kind: "box" | "polygon", button: HTMLButtonElement, text: string): void => {
