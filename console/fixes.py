@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
+from cloud_jobs.lake.tables import INGEST
+from cloud_jobs.lake.transactions import newest_number
 from console.lake import OpenLake
 from geo.spatial import TrackSettings, valid_positions
 
@@ -49,28 +51,30 @@ class LastFix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastFixes:
-    """`of`: by device. `since`: older fixes are known only from commits of that time; None if there are no records.
-    `left_out`: fixes that cannot be used: at 0°/0°, outside the world, ahead of the clock, or before FIRST.
+    """`of`: by device. `left_out`: fixes of the files that were read that cannot be used: at 0°/0°, outside the world,
+    ahead of the clock, or before FIRST. `files`: how many were read; 0 if there are no records.
     """
 
     of: dict[TenantDevice, LastFix]
-    since: datetime | None
     left_out: int
+    files: int
 
 
 class LastFixReader:
     """Keeps the last fixes of a lake; each read opens only files with later ingest numbers than the one before.
 
-    The first read goes back day by day until each device of the coverage has a fix, or `most_files` were opened.
+    The first read goes back in time until no older file can hold a later fix of a device of the coverage, or until
+    `most_files` were opened.
     """
 
-    def __init__(self, lake: OpenLake, tracks: TrackSettings, most_files: int) -> None:
+    def __init__(self, lake: OpenLake, tracks: TrackSettings, most_files: int, *, rows_at_once: int = 200_000) -> None:
         self._lake = lake
         self._tracks = tracks
         self._most_files = most_files
+        self._rows_at_once = rows_at_once
         self._lock = threading.Lock()
         self._number = -1
-        self._state = LastFixes({}, None, 0)
+        self._state = LastFixes({}, 0, 0)
 
     def read(self, now: datetime) -> LastFixes:
         """Raises LakeError, StoreUnavailable."""
@@ -80,29 +84,32 @@ class LastFixReader:
             stored = self._lake.stored("records")
             number = max((high for _, high in stored.bounds("ingest_number") if high is not None), default=-1)
             if number > self._number:
-                if self._state.since is None:
+                if self._number < 0:
                     self._look_back(stored, now)
                 else:
-                    self._add(stored.between("ingest_number", low=self._number + 1), now, self._state.since)
+                    self._add(stored.between("ingest_number", low=self._number + 1), now)
                 self._number = number
             return self._state
 
     def _look_back(self, stored: StoredFiles, now: datetime) -> None:
-        """From the newest day back; days ahead of the clock, and records without a day, have a wrong clock."""
-        known = pc.unique(stored.actions["partition.device_date"]).to_pylist()
-        days = sorted((day for day in known if day and day <= (now + _AHEAD).date()), reverse=True)
-        expected = {TenantDevice(stream.tenant, stream.device) for stream in self._lake.lake.coverage()}
-        count = 0
-        for day in days:
-            of_day = stored.on_days([day])
-            if count and count + len(of_day) > self._most_files:
-                break
-            count += len(of_day)
-            self._add(of_day, now, datetime(day.year, day.month, day.day, tzinfo=UTC))
-            if expected <= self._state.of.keys():
+        """Records without a day, and days ahead of the clock, have a wrong clock."""
+        lake, files = self._lake.lake, stored.of_days(last=(now + _AHEAD).date())
+        rows = lake.coverage_rows(lake.coverage_manifest(newest_number(self._lake.opened("records"), INGEST)))
+        expected = {*map(TenantDevice, rows["tenant"].to_pylist(), rows["device"].to_pylist())}
+        order = pc.array_sort_indices(files.actions["max.device_time"], "descending", null_placement="at_start")
+        files = StoredFiles("records", files.actions.take(order.slice(0, self._most_files)))
+        newest = [high for _, high in files.bounds("device_time")]
+        ends, begin = np.cumsum(files.row_counts), 0
+        while begin < len(files):
+            read = ends[begin - 1] if begin else 0
+            end = max(int(np.searchsorted(ends, read + self._rows_at_once, side="right")), begin + 1)
+            self._add(StoredFiles("records", files.actions.slice(begin, end - begin)), now)
+            begin, until = end, newest[end] if end < len(files) else None
+            known = self._state.of
+            if until and all((fix := known.get(one)) is not None and fix.time >= until for one in expected):
                 break
 
-    def _add(self, files: StoredFiles, now: datetime, since: datetime) -> None:
+    def _add(self, files: StoredFiles, now: datetime) -> None:
         where = [("kind", "=", "position"), ("ingest_number", ">", self._number)]
         rows = self._lake.rows_in(files, _COLUMNS, where=where)
         found, left_out = newest_fixes(rows, now + _AHEAD, self._tracks)
@@ -111,7 +118,7 @@ class LastFixReader:
             held = known.get(fix.of_device)
             if held is None or fix.time >= held.time:
                 known[fix.of_device] = fix
-        self._state = LastFixes(known, since, self._state.left_out + left_out)
+        self._state = LastFixes(known, self._state.left_out + left_out, self._state.files + len(files))
 
 
 def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tuple[list[LastFix], int]:

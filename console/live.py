@@ -64,7 +64,7 @@ class FixStore:
                 for device, fix in self._fixes.items()
                 if (held := known.of.get(device)) is None or fix.time > held.time
             }
-        return LastFixes(known.of | fresh, known.since, known.left_out) if fresh else known
+        return LastFixes(known.of | fresh, known.left_out, known.files) if fresh else known
 
     def devices(self, begin: int = 0) -> list[TenantDevice]:
         """The devices from a number on, in the order in which they became known."""
@@ -233,6 +233,8 @@ class LiveFeed:
         return self._unsealer
 
     def _poll_lake(self) -> None:
+        # the first page then need not look back
+        self.poll()
         while not self._stop.wait(_POLL_S):
             self._leave_refused_registry()
             if self.watchers:

@@ -213,7 +213,7 @@ def has_stopped(console: Console) -> bool:
 
 
 def _note(fixes: LastFixes, at: datetime | None) -> str:
-    if fixes.since is None:
+    if not fixes.files:
         return "The lake has no records yet."
     said = (
         "Records: whether all records until five minutes before are received. Today: metered distance of the day. "

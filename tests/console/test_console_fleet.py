@@ -15,7 +15,7 @@ from console.completeness import GRACE, FleetCoverage
 from console.context import Console, Query, Viewer
 from console.counts import alerts_of, usage_of
 from console.errors import BadQuery
-from console.fixes import LastFix, fix_columns, fix_numbers
+from console.fixes import LastFix, LastFixReader, fix_columns, fix_numbers
 from console.page import as_json
 from console.pages import fleet
 from tests.console.conftest import NOW, Served, Tab, console_of
@@ -174,6 +174,18 @@ def test_a_box_may_cross_the_antimeridian_and_a_silent_device_has_no_speed(tmp_p
     rows = fleet.page(console, Query()).tables[0].rows
     assert {row["device"]: row["state"] for row in rows}["old"] == "silent"
     assert all(row["speed_mps"] is None for row in rows if row["state"] == "silent")
+
+
+@pytest.mark.parametrize(("silent", "files"), [(False, 1), (True, 3)])
+def test_older_files_are_read_only_while_they_can_hold_a_last_fix(tmp_path: Path, silent: bool, files: int) -> None:
+    lake = lake_of(tmp_path / "lake")
+    for seq, minutes in enumerate((60, 30, 0), 1):
+        both = ("a", "b") if seq == 1 or not silent else ("a",)
+        ingest(lake, [LakeFix(one, seq, NOW - timedelta(minutes=minutes), 50, 10 + seq) for one in both])
+    console = console_of(tmp_path / "lake")
+    found = LastFixReader(console.lake, console.settings.tracks, 400, rows_at_once=1).read(NOW)
+    assert {fix.longitude for fix in found.of.values()} == ({13.0, 11.0} if silent else {13.0})
+    assert (found.files, len(found.of)) == (files, 2)
 
 
 def test_a_viewer_sees_only_devices_of_its_tenants(tmp_path: Path) -> None:
