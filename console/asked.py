@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -28,6 +28,14 @@ def tenant_asked(query: Query) -> str:
 def tenant_field(console: Console, query: Query) -> Field:
     """The choice among the tenants of the settings that the viewer may see."""
     return Field.choice("tenant", "Tenant", filter(query.viewer.sees_tenant, console.settings.tenants))
+
+
+def choice_asked(query: Query, name: str, values: Collection[str]) -> str:
+    """One of these values, or an empty text."""
+    text = query.get(name)
+    if text and text not in values:
+        raise BadQuery(name, f"{text!r} is not one of {', '.join(values)}")
+    return text
 
 
 def moment_asked(query: Query, name: str, clock: Clock) -> datetime | None:

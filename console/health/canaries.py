@@ -6,9 +6,8 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -134,8 +133,11 @@ def read_canaries(
 
 def state_of(place: CanaryPlace, answer: Answer[Any], now: datetime) -> CanaryState:
     """What an answer says; whatever cannot be believed is unknown. Pure."""
-    known = CanaryState(place.region, place.device or None, place.address)
-    unknown = partial(_without_hops, known)
+    known = CanaryState(place.region or "unknown", place.device or None, place.address)
+
+    def unknown(problem: str) -> CanaryState:
+        return replace(known, problem=problem)
+
     if answer.error:
         return unknown(one_line(f"no canary answers at {place.address} ({place.known_by}): {answer.error}"))
     try:
@@ -154,10 +156,6 @@ def state_of(place: CanaryPlace, answer: Answer[Any], now: datetime) -> CanarySt
     if abs((now - asked_at).total_seconds()) > _MAX_AGE_S:
         return unknown(f"the status at {place.address} is of {asked_at:%Y-%m-%d %H:%M:%S} UTC, not of now")
     return CanaryState(said.region, said.device, place.address, asked_at, said.sent, said.not_sent, said.hops)
-
-
-def _without_hops(known: CanaryState, problem: str) -> CanaryState:
-    return CanaryState(known.region or "unknown", known.device, known.address, problem=problem)
 
 
 def asking(address: str, what: str = "status") -> Callable[[], dict[str, Any]]:

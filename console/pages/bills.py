@@ -11,9 +11,10 @@ from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.units import amount_text
 from cloud_jobs.errors import CloudError
+from console.asked import choice_asked
 from console.bills import RECENT, ClosingRow, days_asked
 from console.context import Console, Query
-from console.errors import BadQuery, NotThere
+from console.errors import NotThere
 from console.page import Column, Fact, Field, Kind, Page, Row, Table, address
 
 MAX_ROWS: Final = 500
@@ -110,9 +111,7 @@ def _facts(console: Console, payer: str) -> tuple[Fact, ...]:
 
 def _found_closings(console: Console, query: Query, payer: str | None) -> list[ClosingRow]:
     """The closings that the query asks for and the viewer may see."""
-    asked, outcome = query.get("payer") or None, query.get("outcome")
-    if outcome and outcome not in _OUTCOMES:
-        raise BadQuery("outcome", f"{outcome!r} is not one of {', '.join(_OUTCOMES)}")
+    asked, outcome = query.get("payer") or None, choice_asked(query, "outcome", _OUTCOMES)
     found = console.bills.closings(days_asked(query.get("period")), payer or asked)
     visible = {one for one in {one.row["payer"] for one in found} if console.bills.sees(query.viewer, one)}
     return [one for one in found if one.row["payer"] in visible and (not outcome or one.row["outcome"] == outcome)]

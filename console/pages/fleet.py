@@ -12,7 +12,7 @@ import numpy as np
 
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import Box, moment_asked, part_asked
+from console.asked import Box, choice_asked, moment_asked, part_asked
 from console.completeness import STATES
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
@@ -30,7 +30,11 @@ ROWS_OF_PAGE: Final = 200
 _ALERTS: Final = timedelta(hours=1)
 _LONG_AGO: Final = timedelta(hours=1)
 _MOTION: Final = ("driving", "parked", "silent", "unknown")
-_REGISTRY: Final = ("expected", "active", "suspended", "revoked", "not registered")
+_CHOICES: Final = {
+    "state": _MOTION,
+    "records": STATES,
+    "registry": ("expected", "active", "suspended", "revoked", "not registered", UNKNOWN),
+}
 _FILTERS: Final = ("tenant", "account", "region", "state", "records", "registry")
 
 COLUMNS: Final = (
@@ -62,15 +66,14 @@ class Seen:
 
     def value(self, name: str) -> str:
         """What a filter of that name is compared with."""
-        match name:
-            case "tenant":
-                return self.device.tenant
-            case "region":
-                return (self.fix.region if self.fix else None) or ""
-            case "registry":
-                return self.registry or UNKNOWN
-            case _:
-                return str(getattr(self, name))
+        return {
+            "tenant": self.device.tenant,
+            "account": self.account,
+            "region": (self.fix.region if self.fix else None) or "",
+            "state": self.state,
+            "records": self.records,
+            "registry": self.registry or UNKNOWN,
+        }[name]
 
 
 def state_of(fix: LastFix, now: datetime) -> str:
@@ -147,7 +150,7 @@ def _matching(everything: list[Seen], query: Query) -> list[Seen]:
     """The devices that match all filters. Raises BadQuery."""
     found, box = everything, Box.parse(query.get("box")) if query.get("box") else None
     for name in _FILTERS:
-        if text := query.get(name):
+        if text := choice_asked(query, name, _CHOICES[name]) if name in _CHOICES else query.get(name):
             found = [one for one in found if one.value(name) == text]
     return (
         found
@@ -225,9 +228,8 @@ def _note(fixes: LastFixes, at: datetime | None) -> str:
 
 def _form(everything: Sequence[Seen]) -> tuple[Field, ...]:
     known = {name: sorted({one.value(name) for one in everything} - {""}) for name in ("tenant", "account", "region")}
-    fixed = {"state": _MOTION, "records": STATES, "registry": (*_REGISTRY, UNKNOWN)}
     return (
-        *(Field.choice(name, name.capitalize(), values) for name, values in (known | fixed).items() if values),
+        *(Field.choice(name, name.capitalize(), values) for name, values in (known | _CHOICES).items() if values),
         Field("box", "Box (west,south,east,north)"),
         Field("at", "At (2026-01-05T08:00 or 24h)"),
     )
