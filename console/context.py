@@ -157,14 +157,16 @@ class Console:
         payers = self.reference.payers_during(start, end) if viewer.accounts is not None else {}
         return frozenset(device for device in devices if viewer.sees(device, payers.get(device, ())))
 
-    def log_access(self, viewer: Viewer, command: str, device: TenantDevice, **what: object) -> None:
-        """Logs that a viewer sees positions of a device. Raises LakeError; then nothing may be shown."""
-        log = self.settings.privacy.access_log
-        log_access(self.settings.location, log, command, device, viewer=viewer.name, **what)
+    def log_access(self, viewer: Viewer, command: str, *devices: TenantDevice, **what: object) -> None:
+        """Logs in one line that a viewer sees positions of devices. Raises LakeError; then nothing may be shown."""
+        if devices:
+            log = self.settings.privacy.access_log
+            log_access(self.settings.location, log, command, *devices, viewer=viewer.name, **what)
 
     def log_fleet_access(self, viewer: Viewer, command: str) -> None:
-        """Logs that a viewer sees the last positions of all devices that it may see; one line for each tenant."""
+        """Logs that a viewer sees the last positions of all devices that it may see: `*` for those of each tenant."""
         # a tenant that was taken out of the settings may still have records
-        for tenant in sorted({*self.settings.tenants, *(one.tenant for one in self.completeness.read().streams)}):
-            if viewer.sees_tenant(tenant):
-                self.log_access(viewer, command, TenantDevice(tenant, "*"))
+        tenants = {*self.settings.tenants, *(one.tenant for one in self.completeness.read().streams)}
+        self.log_access(
+            viewer, command, *(TenantDevice(one, "*") for one in sorted(tenants) if viewer.sees_tenant(one))
+        )

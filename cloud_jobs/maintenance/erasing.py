@@ -265,8 +265,8 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def log_access(lake: Location, log: Path | None, command: str, whose: TenantDevice, **what: object) -> None:
-    """Appends a line to the log of accesses to positions: who, when, which command, which device.
+def log_access(lake: Location, log: Path | None, command: str, *whose: TenantDevice, **what: object) -> None:
+    """Appends a line to the log of accesses to positions: who, when, which command, which devices.
 
     `log`: the configured file; None: `access_log_of` the lake. Raises LakeError if that fails; then nothing may be
     shown.
@@ -277,7 +277,7 @@ def log_access(lake: Location, log: Path | None, command: str, whose: TenantDevi
         "at": stamp(datetime.now(UTC)),
         "user": _user(),
         "command": command,
-        "devices": [f"{whose.tenant}/{whose.device}"],
+        "devices": [f"{one.tenant}/{one.device}" for one in whose],
         **what,
     }
     try:

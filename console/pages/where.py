@@ -198,9 +198,9 @@ def page(console: Console, query: Query) -> Page:
     area = area_of(query)
     found = None if area is None else find_presence(console, query, area, span, tenant)
     if found is not None:
-        for name in sorted({visit.device.tenant for visit in found.visits}):
-            what = {"since": span.start, "until": span.end, "devices_there": len({one.device for one in found.visits})}
-            console.log_access(query.viewer, "console where", TenantDevice(name, "*"), **what)
+        tenants = (TenantDevice(name, "*") for name in sorted({one.device.tenant for one in found.visits}))
+        what = {"since": span.start, "until": span.end, "devices_there": len({one.device for one in found.visits})}
+        console.log_access(query.viewer, "console where", *tenants, **what)
     return Page(
         path="/where",
         title="Place and time",
