@@ -166,7 +166,7 @@ def events(
 ) -> None:
     """Show events at fences and encounters, in force, newest first. Times are in the accounts' zone.
 
-    Exit status: 0 shown; 1 a table is missing or damaged; 75 when the store does not answer; 78 for wrong settings.
+    Exit status: 0 shown; 1 a table is damaged; 75 when the store does not answer; 78 for wrong settings.
 
     Example: waybill events --device fleet/eu-0001 --since 24h
     """

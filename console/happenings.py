@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.lake.data_files import StoredFiles
-from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.tables import Condition
 from console.asked import moment_asked, tenant_asked
 from console.context import Query
@@ -36,8 +36,16 @@ VERDICTS: Final = ("confirmed", "corrected", "withdrawn", "late")
 NO_VERDICT: Final = "none yet"
 
 
-class TooMany(Exception):
-    """More rows than MAX_ROWS match."""
+class NotRead(Exception):
+    """Rows that cannot be told, as they are too many or were never computed: their number is unknown."""
+
+
+def _require(lake: OpenLake, *tables: str) -> None:
+    """Raises NotRead for a table that no job has made yet."""
+    for table in tables:
+        if not lake.has(table):
+            job = WRITTEN_BY[table]
+            raise NotRead(f"the {job.rpartition(' ')[2]} job has not run yet: run {job}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,8 @@ def _newest_span(lake: OpenLake, tables: Sequence[str], asked: Selection, clock:
 
 def _newest_in(lake: OpenLake, table: str, asked: Selection) -> tuple[datetime, int] | None:
     """The time of the newest row that may be seen, and the number of rows of its day."""
+    if not lake.has(table):
+        return None
     stored = lake.stored(table)
     days = sorted({day for day in stored.actions["partition.day"].to_pylist() if day is not None}, reverse=True)
     for day in days[:_LOOK_BACK]:
@@ -144,7 +154,8 @@ _EVENT: Final = (*EventRow._fields, "retracted")
 
 
 def events(lake: OpenLake, asked: Selection) -> list[EventRow]:
-    """The events in force, newest first. Raises TooMany, LakeError, StoreUnavailable."""
+    """The events in force, newest first. Raises NotRead, LakeError, StoreUnavailable."""
+    _require(lake, "geofence_events")
     rows = _in_force(lake, "geofence_events", _EVENT, asked, time="time", device="device")
     rows = _only(rows.filter(pc.invert(rows["retracted"])), asked)
     rows = rows.select(EventRow._fields).sort_by([("time", "descending"), ("id", "ascending")])
@@ -169,9 +180,10 @@ _ENCOUNTER: Final = (*EncounterRow._fields, "retracted")
 
 
 def encounters(lake: OpenLake, asked: Selection) -> list[EncounterRow]:
-    """The encounters in force that begin in the span, newest first. Raises TooMany, LakeError, StoreUnavailable."""
+    """The encounters in force that begin in the span, newest first. Raises NotRead, LakeError, StoreUnavailable."""
     if asked.fence or asked.kind not in {"", "encounter"}:
         return []
+    _require(lake, "encounters")
     rows = _in_force(lake, "encounters", _ENCOUNTER, asked, time="start")
     if asked.device:
         rows = rows.filter(pc.or_(pc.equal(rows["device_a"], asked.device), pc.equal(rows["device_b"], asked.device)))
@@ -210,8 +222,9 @@ _VERDICT: Final = (
 def alerts(lake: OpenLake, asked: Selection) -> list[AlertRow]:
     """The alerts of the span with their verdicts, and late events, newest first.
 
-    Raises TooMany, LakeError, StoreUnavailable.
+    Raises NotRead, LakeError, StoreUnavailable.
     """
+    _require(lake, "alerts", "verdicts")
     raised = _only(asked.seen(_bounded(lake, _files(lake, "alerts", asked), _ALERT, _within(asked, "time"))), asked)
     ids = raised["id"].combine_chunks()
     found = dict[str, dict[str, Any]]()
@@ -316,7 +329,7 @@ def _bounded(lake: OpenLake, files: StoredFiles, columns: Sequence[str], where: 
 
 def _check_count(count: int) -> None:
     if count > MAX_ROWS:
-        raise TooMany(f"more than {MAX_ROWS:,} rows match; name a device, a tenant or a shorter span")
+        raise NotRead(f"more than {MAX_ROWS:,} rows match; name a device, a tenant or a shorter span")
 
 
 def _parts(

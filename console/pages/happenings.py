@@ -17,8 +17,8 @@ from console.happenings import (
     AlertRow,
     EncounterRow,
     EventRow,
+    NotRead,
     Selection,
-    TooMany,
     alerts,
     encounters,
     events,
@@ -92,7 +92,7 @@ def events_page(console: Console, query: Query) -> Page:
             found[:MAX_SHOWN],
             lambda one: _event_row(one, names, query),
             note=_note(asked, clock, len(found)),
-            empty="no event" if not warnings else "not read",
+            empty=warnings[0] if warnings else "no event",
         ),
         Table.of(
             "encounters",
@@ -101,7 +101,7 @@ def events_page(console: Console, query: Query) -> Page:
             met[:MAX_SHOWN],
             lambda one: _encounter_row(one, query),
             note=_cut(len(met)),
-            empty="no encounter" if not more else "not read",
+            empty=more[0] if more else "no encounter",
         ),
     )
     count = None if warnings else len(found)
@@ -138,7 +138,7 @@ def alerts_page(console: Console, query: Query) -> Page:
         shown[:MAX_SHOWN],
         lambda one: _alert_row(one, names, query, clock),
         note=_note(asked, clock, len(shown)),
-        empty="no alert" if not warnings else "not read",
+        empty=warnings[0] if warnings else "no alert",
     )
     facts = tuple(
         Fact(name.replace(" ", "_"), _TITLES[name], None if warnings else counts[name], Kind.COUNT, _of(query, name))
@@ -173,7 +173,7 @@ def _of(query: Query, verdict: str) -> str:
 def _tried(read: Any) -> tuple[list[Any], tuple[str, ...]]:
     try:
         return read(), ()
-    except TooMany as error:
+    except NotRead as error:
         return [], (f"{str(error)[0].upper()}{str(error)[1:]}.",)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.tables import Lake
 from console import happenings
 from console.context import Console, Query, Viewer
@@ -123,11 +122,31 @@ def test_each_alert_has_the_verdict_in_force_or_none_yet(console):
     assert ids(alerts_page(console, Query(asked={"tenant": "fleet", "verdict": "none yet"}))) == ["d"]
 
 
-def test_without_a_table_of_verdicts_no_alert_is_said_to_have_none(console):
+@pytest.mark.parametrize(
+    ("gone", "jobs"),
+    [
+        (["verdicts"], {"alerts": "verdicts"}),
+        (["geofence_events"], {"events": "geofence"}),
+        (
+            ["alerts", "verdicts", "geofence_events", "encounters"],
+            {"alerts": "verdicts", "events": "geofence", "encounters": "proximity"},
+        ),
+    ],
+)
+def test_what_no_job_has_computed_yet_is_unknown_and_not_zero(console, gone, jobs):
     lake = Path(console.settings.lake)
-    (lake / "verdicts").rename(lake / "gone")
-    with pytest.raises(LakeError):
-        alerts_page(Console(console.settings), Query())
+    for table in gone:
+        (lake / table).rename(lake / f"{table}-gone")
+    new = Console(console.settings)
+    pages = [alerts_page(new, Query()), events_page(new, Query())]
+    tables = {table.id: table for page in pages for table in page.tables}
+    for name, job in jobs.items():
+        assert (tables[name].rows, tables[name].empty) == ((), f"The {job} job has not run yet: run cloud-jobs {job}.")
+    facts = {fact.key: fact.value for page in pages for fact in page.facts}
+    assert [facts[name] for name in ("confirmed", "none_yet") if "alerts" in jobs] in ([], [None, None])
+    assert {name: facts[name] for name in ("events", "encounters") if name in jobs} == dict.fromkeys(
+        jobs.keys() - {"alerts"}
+    )
 
 
 def test_more_rows_than_can_be_counted_are_unknown_and_not_zero(console, monkeypatch):
@@ -135,7 +154,7 @@ def test_more_rows_than_can_be_counted_are_unknown_and_not_zero(console, monkeyp
     for page in (events_page(console, Query()), alerts_page(console, Query())):
         assert page.facts[0].value is None
         assert page.tables[0].rows == ()
-        assert page.tables[0].empty == "not read"
+        assert page.tables[0].empty == page.warnings[0]
         assert "more than 2" in page.warnings[0].lower()
 
 
