@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
-from cloud_jobs.lake.tables import INGEST
+from cloud_jobs.lake.tables import INGEST, Condition
 from cloud_jobs.lake.transactions import newest_number
 from console.lake import OpenLake
 from geo.spatial import TrackSettings, valid_positions
@@ -75,6 +76,7 @@ class LastFixReader:
         self._lock = threading.Lock()
         self._number = -1
         self._state = LastFixes({}, 0, 0)
+        self._earlier: tuple[datetime, int, int, dict[TenantDevice, LastFix | None]] | None = None
 
     def read(self, now: datetime) -> LastFixes:
         """Raises LakeError, StoreUnavailable."""
@@ -91,11 +93,49 @@ class LastFixReader:
                 self._number = number
             return self._state
 
+    def at(self, moment: datetime, newest: LastFixes) -> LastFixes:
+        """The last fix of each device at or before a moment, given the newest ones; a later fix stays if there is none
+        in `most_files`. Raises LakeError, StoreUnavailable.
+        """
+        later = {device for device, fix in newest.of.items() if fix.time > moment}
+        if not later or not self._lake.has("records"):
+            return newest
+        with self._lock:
+            version, known = self._lake.version("records"), self._earlier
+            if known is None or known[:2] != (moment, version) or not later <= known[3].keys():
+                known = self._earlier = moment, version, *self._before(moment, later)
+        found = {device: fix for device in later if (fix := known[3][device]) is not None}
+        return LastFixes(newest.of | found, newest.left_out, newest.files + known[2])
+
+    def _before(self, moment: datetime, devices: set[TenantDevice]) -> tuple[int, dict[TenantDevice, LastFix | None]]:
+        """How many files were read, and the last fix of each device at or before a moment."""
+        found: dict[TenantDevice, LastFix | None] = dict.fromkeys(devices)
+        before, count = moment + timedelta(microseconds=1), 0
+        where: list[Condition] = [("kind", "=", "position"), ("device_time", "<", before)]
+        files = self._lake.stored("records").of_days(last=moment.astimezone(UTC).date())
+        for some, until in self._back(files.between("device_time", high=moment)):
+            count += len(some)
+            for fix in newest_fixes(self._lake.rows_in(some, _COLUMNS, where=where), before, self._tracks)[0]:
+                if fix.of_device in found:
+                    held = found[fix.of_device]
+                    found[fix.of_device] = fix if held is None or fix.time > held.time else held
+            if until and all(fix is not None and fix.time >= until for fix in found.values()):
+                break
+        return count, found
+
     def _look_back(self, stored: StoredFiles, now: datetime) -> None:
         """Records without a day, and days ahead of the clock, have a wrong clock."""
-        lake, files = self._lake.lake, stored.of_days(last=(now + _AHEAD).date())
+        lake = self._lake.lake
         rows = lake.coverage_rows(lake.coverage_manifest(newest_number(self._lake.opened("records"), INGEST)))
         expected = {*map(TenantDevice, rows["tenant"].to_pylist(), rows["device"].to_pylist())}
+        for some, until in self._back(stored.of_days(last=(now + _AHEAD).date())):
+            self._add(some, now)
+            known = self._state.of
+            if until and all((fix := known.get(one)) is not None and fix.time >= until for one in expected):
+                break
+
+    def _back(self, files: StoredFiles) -> Iterator[tuple[StoredFiles, datetime | None]]:
+        """At most `most_files`, newest first, a few at a time, each with the newest time of all that follow."""
         order = pc.array_sort_indices(files.actions["max.device_time"], "descending", null_placement="at_start")
         files = StoredFiles("records", files.actions.take(order.slice(0, self._most_files)))
         newest = [high for _, high in files.bounds("device_time")]
@@ -103,11 +143,11 @@ class LastFixReader:
         while begin < len(files):
             read = ends[begin - 1] if begin else 0
             end = max(int(np.searchsorted(ends, read + self._rows_at_once, side="right")), begin + 1)
-            self._add(StoredFiles("records", files.actions.slice(begin, end - begin)), now)
-            begin, until = end, newest[end] if end < len(files) else None
-            known = self._state.of
-            if until and all((fix := known.get(one)) is not None and fix.time >= until for one in expected):
-                break
+            yield (
+                StoredFiles("records", files.actions.slice(begin, end - begin)),
+                newest[end] if end < len(files) else None,
+            )
+            begin = end
 
     def _add(self, files: StoredFiles, now: datetime) -> None:
         where = [("kind", "=", "position"), ("ingest_number", ">", self._number)]

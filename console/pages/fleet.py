@@ -91,6 +91,8 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
     at = moment_asked(query, "at", clock)
     now = at or clock.now
     fixes = console.feed.fixes(clock.now)
+    if at is not None:
+        fixes = console.last_fixes.at(at, fixes)
     everything = seen_devices(console, query, fixes, now)
     matching = _matching(everything, query)
     part = part_asked(query, "/", "page", each=rows_of_page, of=len(matching))
@@ -222,8 +224,8 @@ def _note(fixes: LastFixes, at: datetime | None) -> str:
         "Records: whether all records until five minutes before are received. Today: metered distance of the day. "
         "Alerts: of the last hour."
     )
-    later = "A device with a later fix is unknown: only its newest fix is kept. The replay shows all."
-    return said if at is None else f"{said} {later}"
+    earlier = "A device of which no fix until then was found is unknown."
+    return said if at is None else f"{said} {earlier}"
 
 
 def _form(everything: Sequence[Seen]) -> tuple[Field, ...]:

@@ -197,9 +197,11 @@ def test_a_viewer_sees_only_devices_of_its_tenants(tmp_path: Path) -> None:
     assert "acme" not in str(page)
 
 
-def test_the_past_hides_later_fixes_and_the_page_offers_the_time_at_which_most_stopped(tmp_path: Path) -> None:
+def test_the_past_has_the_last_fix_of_then_and_the_page_offers_the_time_at_which_most_stopped(tmp_path: Path) -> None:
     stopped = NOW - timedelta(days=3)
     fixes = [LakeFix(f"v{n}", 1, stopped - timedelta(seconds=n), 1.0 + n, 2.0) for n in range(5)]
+    goes_on = [LakeFix("van", n, stopped + timedelta(days=n - 3), 3.0, 3.0 + n) for n in (1, 2, 3, 4, 5)]
+    fixes += [LakeFix("van", 6, stopped + timedelta(seconds=1), 0.0, 0.0), *goes_on]
     console = fleet_of(tmp_path, [*fixes, LakeFix("canary", 1, NOW - timedelta(seconds=9), 3.0, 3.0)])
     facts = {fact.key: fact for fact in fleet.page(console, Query()).facts}
     assert facts["stopped"].value == stopped
@@ -208,6 +210,10 @@ def test_the_past_hides_later_fixes_and_the_page_offers_the_time_at_which_most_s
     assert rows["v0"]["age_s"] == 0
     assert rows["canary"]["state"] == "unknown"
     assert rows["canary"]["latitude"] is None
+    assert (rows["van"]["time"], rows["van"]["longitude"], rows["van"]["state"]) == (stopped, 6.0, "unknown")
+    earlier = fleet.page(console, Query(asked={"at": (stopped - timedelta(hours=1)).isoformat()})).tables[0].rows
+    assert {row["device"]: row["longitude"] for row in earlier}["van"] == 5.0
+    assert {row["time"] for row in earlier if row["device"] != "van"} == {None}
 
 
 def test_a_large_fleet_is_shown_in_pages_and_the_map_has_all_of_it(tmp_path: Path) -> None:
