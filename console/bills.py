@@ -216,9 +216,11 @@ class BillReader:
         rows = [*records_of_hour(lake, device, explained, MAX_RECORDS)]
         paid = self.paid(viewer, key.account, device)
         shown = tuple(row for row in rows if is_within(row["device_time"], paid))
-        return HourEvidence(
-            shown, len(rows) - len(shown), explained.seq_ranges.count, self._borders(found, hour, key.zone, shown)
-        )
+        borders = self._borders(found, hour, key.zone, shown)
+        seen = None if key.zone else self._console.fences.ids(viewer, hour)
+        if seen is not None:
+            borders = tuple(one for one in borders if one.id in seen)
+        return HourEvidence(shown, len(rows) - len(shown), explained.seq_ranges.count, borders[:MAX_BORDERS])
 
     def paid(self, viewer: Viewer, account: str, device: TenantDevice) -> tuple[Span, ...] | None:
         """When the account paid for a device, by the contracts of today; None: the viewer sees all accounts."""
@@ -246,8 +248,7 @@ class BillReader:
             bodies = [*zip(rows["id"].to_pylist(), rows["body"].to_pylist(), strict=True)]
             ids = ids_near(bodies, box) if box is not None and bodies else set()
         versions, _ = fence_versions(publications(rows, ids=ids))
-        met = (one for one in versions if meets(one, hour, hour + timedelta(hours=1)))
-        return tuple(met)[:MAX_BORDERS]
+        return tuple(one for one in versions if meets(one, hour, hour + timedelta(hours=1)))
 
 
 def _box(records: Iterable[Mapping[str, Any]]) -> TrackBox | None:

@@ -19,6 +19,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.maintenance.erasing import log_access
 from console.completeness import CompletenessReader
 from console.errors import NotThere
+from console.fence_rights import FenceRights
 from console.fixes import LastFixReader
 from console.lake import OpenLake
 from console.live import LiveFeed
@@ -120,6 +121,7 @@ class Console:
         self.now = now
         self.lake = OpenLake(settings.tables)
         self.reference = Reference(self.lake)
+        self.fences = FenceRights(self)
         self.last_fixes = LastFixReader(self.lake, settings.tracks, settings.console.fix_files)
         self.completeness = CompletenessReader(self.lake)
         self.day_tracks = DayTracksReader(self.lake, settings.tracks)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -14,6 +14,7 @@ import shapely
 
 from cloud_jobs.billing.contracts import Account
 from cloud_jobs.billing.contracts.published import usable_contract
+from cloud_jobs.billing.contracts.tariff import ANY_ZONE, Tariff
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.reference.tables import in_force
 from console.lake import OpenLake
@@ -63,11 +64,15 @@ class AccountVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReferenceState:
-    """What one version of the table says. `refused`: publications that cannot be used."""
+    """What one version of the table says. `refused`: publications that cannot be used.
+
+    `zones`: the fences and gates that prices of each tariff name, in any version.
+    """
 
     fences: tuple[FenceVersion, ...]
     accounts: tuple[AccountVersion, ...]
     refused: tuple[RefusedVersion, ...]
+    zones: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 class Reference:
@@ -86,10 +91,6 @@ class Reference:
             if self._known is None or self._known[0] != version:
                 self._known = version, _state(self._lake)
             return self._known[1]
-
-    def fences_at(self, moment: datetime) -> tuple[FenceVersion, ...]:
-        """The versions in force at a moment. Weekly windows are not looked at: an area keeps its border."""
-        return tuple(one for one in self.state().fences if one.holds_at(moment))
 
     def accounts_at(self, moment: datetime) -> dict[str, Account]:
         """The accounts in force at a moment by id."""
@@ -132,12 +133,18 @@ def _state(lake: OpenLake) -> ReferenceState:
     rows = lake.rows("reference").to_pylist()
     fences, refused = fence_versions(row for row in rows if row["kind"] == "fence")
     accounts = in_force((row for row in rows if row["kind"] == "account"), usable_contract)
+    tariffs = in_force((row for row in rows if row["kind"] == "tariff"), usable_contract)
+    zones: dict[str, frozenset[str]] = {}
+    for tariff in (held.made for held in tariffs.held if isinstance(held.made, Tariff)):
+        named = frozenset(price.zone for price in tariff.prices) - {"", ANY_ZONE}
+        zones[tariff.id] = zones.get(tariff.id, frozenset()) | named
     made = [held.made for held in accounts.held if isinstance(held.made, Account)]
     until = _next_begins([(one.id, round(one.effective_from.timestamp() * 1e6)) for one in made], _of_us)
     return ReferenceState(
         fences,
         tuple(AccountVersion(one.effective_from, end, one) for one, end in zip(made, until, strict=True)),
-        (*refused, *accounts.refused),
+        (*refused, *accounts.refused, *tariffs.refused),
+        zones,
     )
 
 

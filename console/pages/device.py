@@ -22,6 +22,7 @@ from console.http import clock_of
 from console.movements import Movements
 from console.page import UNKNOWN, Column, Fact, Field, Island, Kind, Page, Row, Table, address, finite
 from console.pages.fleet import features_of, state_of
+from console.reference import FenceVersion
 from geo.spatial import Fence, ZoneSet
 
 FIXES_OF_PAGE: Final = 100
@@ -122,7 +123,7 @@ def page(console: Console, query: Query) -> Page:
         title=f"{device.device} of {device.tenant}",
         tables=tables,
         facts=(*_facts(console, device, fix, account, track), *_metered(usage)),
-        island=Island("device", lambda: _island(console, track, start)),
+        island=Island("device", lambda: _island(console.fences.versions(query.viewer, end), track, start)),
         warnings=(f"Only the first {of_day.rows.num_rows:,} records of the day are shown.",) if of_day.is_cut else (),
         state={"day": day.isoformat(), **query.state("fixes")},
         form=(Field("day", "Day", type="date"),),
@@ -320,14 +321,16 @@ def _fixes(of_day: DeviceDay, query: Query, path: str) -> Table:
     return Table.of("fixes", "Fixes", _FIX_COLUMNS, shown, row, note=note, empty=empty, links=part.links)
 
 
-def _island(console: Console, track: Movements, moment: datetime) -> dict[str, Any]:
-    in_force = console.reference.fences_at(moment)
-    made = [one.made for one in console.reference.state().fences if isinstance(one.made, Fence)]
+def _island(fences: Sequence[FenceVersion], track: Movements, moment: datetime) -> dict[str, Any]:
+    made = [one.made for one in fences if isinstance(one.made, Fence)]
     try:
         zones = ZoneSet(made) if made else None
     except ValueError as error:
         raise LakeError(f"the published fences cannot be used together: {error}") from error
-    return {"track": track_columns(track, zones), "fences": features_of(in_force)}
+    return {
+        "track": track_columns(track, zones),
+        "fences": features_of([one for one in fences if one.holds_at(moment)]),
+    }
 
 
 # The bar of the day, which the template draws.

@@ -98,9 +98,8 @@ BORDERS: Final = (
     Column("name", "Name"),
     Column("begin", "In force from", Kind.TIME),
     Column("until", "Until", Kind.TIME),
-    Column("published_by", "Published by"),
-    Column("reason", "Reason"),
 )
+PUBLISHED: Final = (Column("published_by", "Published by"), Column("reason", "Reason"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +482,7 @@ def hour_page(console: Console, query: Query) -> Page:
     return Page(
         path,
         f"An hour of line {number} of {place.number}",
-        tables=(_records(evidence, part), _borders(evidence.borders)),
+        tables=(_records(evidence, part), _borders(evidence.borders, query)),
         facts=(
             *_hour_facts(found, charged, place, query),
             *(() if place.bare else [_day_of(console, device, hour, query)]),
@@ -552,19 +551,16 @@ def _records(evidence: HourEvidence, part: Part) -> Table:
     )
 
 
-def _borders(versions: tuple[FenceVersion, ...]) -> Table:
+def _borders(versions: tuple[FenceVersion, ...], query: Query) -> Table:
+    sees_all = query.viewer.sees_all
+
     def row(one: FenceVersion) -> Row:
-        return {
-            "zone": one.id,
-            "name": one.name,
-            "begin": one.begin,
-            "until": one.until,
-            "published_by": one.published_by,
-            "reason": one.reason,
-        }
+        shown: Row = {"zone": one.id, "name": one.name, "begin": one.begin, "until": one.until}
+        return shown | ({"published_by": one.published_by, "reason": one.reason} if sees_all else {})
 
     note = "Borders in force in this hour, as the snapshot of the bill has them. Without a time: always."
-    return Table.of("borders", "Borders", BORDERS, versions, row, note=note, empty="no border is near")
+    columns = (*BORDERS, *(PUBLISHED if sees_all else ()))
+    return Table.of("borders", "Borders", columns, versions, row, note=note, empty="no border is near")
 
 
 def _island(

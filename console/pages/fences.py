@@ -48,18 +48,18 @@ CHANGES: Final = (Column("property", "Property", Kind.CODE), Column("before", "B
 
 
 def page(console: Console, query: Query) -> Page:
-    """Every version in force and to come, past ones on request, and the publications that were refused."""
+    """Every version that the viewer sees in force and to come, past ones on request, and refused publications."""
     clock = clock_of(console, query)
     now = clock.now
-    reference = console.reference.state()
     state, name = query.get("state"), query.get("id")
     found = [
         one
-        for one in reference.fences
+        for one in console.fences.versions(query.viewer, now)
         if (state_of(one, now) == state if state else state_of(one, now) != "past") and name.lower() in _names(one)
     ]
     sees_all = query.viewer.sees_all
-    note = "Versions in force and to come." if not state else ""
+    note = "" if sees_all else "Fences that your contracts price, or that recent events of your devices name. "
+    note += "Versions in force and to come." if not state else ""
     if len(found) > MAX_SHOWN:
         note += f" The first {MAX_SHOWN:,} of {len(found):,} are listed."
     tables = [
@@ -68,7 +68,7 @@ def page(console: Console, query: Query) -> Page:
             "Versions",
             (*VERSIONS, *(PUBLISHED if sees_all else ())),
             found[:MAX_SHOWN],
-            lambda one: _row(one, clock, query.zone),
+            lambda one: _row(one, clock, query),
             note=note.strip(),
             empty="no version matches",
         )
@@ -79,7 +79,7 @@ def page(console: Console, query: Query) -> Page:
                 "refused",
                 "Refused publications",
                 REFUSED,
-                reference.refused[:MAX_SHOWN],
+                console.reference.state().refused[:MAX_SHOWN],
                 _refused_row,
                 note="What each was to replace stays in force.",
                 empty="none",
@@ -112,9 +112,9 @@ def fence_page(console: Console, query: Query) -> Page:
     clock = clock_of(console, query)
     now = clock.now
     fence = query.path["id"]
-    versions = [one for one in console.reference.state().fences if one.id == fence]
+    versions = [one for one in console.fences.versions(query.viewer, now) if one.id == fence]
     if not versions:
-        raise NotThere(f"there is no fence or gate {fence!r}")
+        raise NotThere("there is no such fence or gate, or you may not see it")
     new = _version(versions, query.get("to"), "to") or _current(versions, now)
     at = versions.index(new)
     old = _version(versions, query.get("from"), "from") or (versions[at - 1] if at else None)
@@ -137,7 +137,7 @@ def fence_page(console: Console, query: Query) -> Page:
             "Versions",
             (*VERSIONS, *(PUBLISHED if sees_all else ())),
             versions,
-            lambda one: _row(one, clock, query.zone),
+            lambda one: _row(one, clock, query),
         ),
     ]
     return Page(
@@ -200,13 +200,14 @@ def _names(one: FenceVersion) -> str:
     return f"{one.id}\n{one.name}".lower()
 
 
-def _row(one: FenceVersion, clock: Clock, zone: str) -> Row:
+def _row(one: FenceVersion, clock: Clock, query: Query) -> Row:
     end = end_of(one)
-    return {
+    published: Row = {"published_by": one.published_by, "reason": one.reason} if query.viewer.sees_all else {}
+    return published | {
         "id": one.id,
         "name": one.name,
         "text": one.name if one.name == one.id else f"{one.name} ({one.id})",
-        "href": address("fences", one.id, to=key_of(one), zone=zone),
+        "href": address("fences", one.id, to=key_of(one), zone=query.zone),
         "key": key_of(one),
         "kind": "gate" if one.is_gate else "area",
         "state": state_of(one, clock.now),
@@ -214,8 +215,6 @@ def _row(one: FenceVersion, clock: Clock, zone: str) -> Row:
         "end": "open" if end is None else clock.text(end),
         "windows": windows_text(one.properties.get("weekly")),
         "area_km2": None if one.is_gate else area_m2(one) / _M2,
-        "published_by": one.published_by,
-        "reason": one.reason,
     }
 
 

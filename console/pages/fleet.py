@@ -249,7 +249,7 @@ def _island(
         "now": ms_of(now),
         "silent_s": SILENT_S,
         "moving_mps": MOVING_MPS,
-        "fences": features_of(console.reference.fences_at(now)),
+        "fences": features_of(console.fences.in_force(query.viewer, now)),
         "tracks": tracks,
     }
 

@@ -77,7 +77,7 @@ def events_page(console: Console, query: Query) -> Page:
     """Events at fences and encounters, in force."""
     clock = clock_of(console, query)
     asked = selection(console.lake, query, clock, "geofence_events", "encounters")
-    names = _names(console)
+    names = _names(console, query, asked)
     _log_access(console, query, asked, "console /events")
     found, warnings = _tried(lambda: events(console.lake, asked))
     met, more = _tried(lambda: encounters(console.lake, asked))
@@ -115,7 +115,7 @@ def events_page(console: Console, query: Query) -> Page:
         ),
         warnings=(*warnings, *more),
         state=query.state(*_ASKED),
-        form=_form(console, query, (*EVENT_KINDS, "encounter")),
+        form=_form(console, query, names, (*EVENT_KINDS, "encounter")),
     )
 
 
@@ -123,7 +123,7 @@ def alerts_page(console: Console, query: Query) -> Page:
     """The alerts of the regions with the verdicts of the centre, and events without an alert."""
     clock = clock_of(console, query)
     asked = selection(console.lake, query, clock, "alerts", "verdicts")
-    names = _names(console)
+    names = _names(console, query, asked)
     _log_access(console, query, asked, "console /alerts")
     found, warnings = _tried(lambda: alerts(console.lake, asked))
     visible = _visible(console, query, asked, found)
@@ -150,10 +150,10 @@ def alerts_page(console: Console, query: Query) -> Page:
         title="Alerts",
         tables=(table,),
         facts=facts,
-        island=Island("alerts", _island(console, shown, clock.now)) if shown else None,
+        island=Island("alerts", _island(console, query, shown, clock.now)) if shown else None,
         warnings=warnings,
         state=query.state(*_ASKED, "verdict"),
-        form=(*_form(console, query, EVENT_KINDS), verdicts),
+        form=(*_form(console, query, names, EVENT_KINDS), verdicts),
     )
 
 
@@ -197,20 +197,24 @@ def _log_access(console: Console, query: Query, asked: Selection, page: str) -> 
 
 
 class _Names(NamedTuple):
-    """Names of fences in any version, by id."""
+    """Names of fences in any version, by id. An event names a fence also if it is too old for `seen`: those with a
+    page, and those to choose from.
+    """
 
     of: dict[str, str]
+    seen: dict[str, str]
 
 
-def _names(console: Console) -> _Names:
-    return _Names({one.id: one.name for one in console.reference.state().fences})
+def _names(console: Console, query: Query, asked: Selection) -> _Names:
+    seen = {one.id: one.name for one in console.fences.versions(query.viewer, asked.end)}
+    return _Names({one.id: one.name for one in console.reference.state().fences}, seen)
 
 
 def _place(place: str, names: _Names) -> tuple[str, str]:
-    """The name with the id, if they differ, and the address; "" for a fence that was never published."""
+    """The name with the id, if they differ, and the address; "" for a fence without a page."""
     name = names.of.get(place)
     text = place if name in {None, place} else f"{name} ({place})"
-    return text, address("fences", place) if name else ""
+    return text, address("fences", place) if place in names.seen else ""
 
 
 def _event_row(one: EventRow, names: _Names, query: Query) -> Row:
@@ -270,8 +274,8 @@ def _cut(count: int) -> str:
     return f" The newest {MAX_SHOWN:,} of {count:,} are listed; choose a shorter span." if count > MAX_SHOWN else ""
 
 
-def _form(console: Console, query: Query, kinds: Iterable[str]) -> tuple[Field, ...]:
-    fences = sorted(_names(console).of.items(), key=lambda pair: pair[1])
+def _form(console: Console, query: Query, names: _Names, kinds: Iterable[str]) -> tuple[Field, ...]:
+    fences = sorted(names.seen.items(), key=lambda pair: pair[1])
     return (
         tenant_field(console, query),
         Field("device", "Device"),
@@ -286,12 +290,12 @@ _MAX_CHOICES: Final = 200
 _FENCE: Final = Field("fence", "Fence or gate")
 
 
-def _island(console: Console, shown: list[AlertRow], now: datetime) -> dict[str, Any]:
+def _island(console: Console, query: Query, shown: list[AlertRow], now: datetime) -> dict[str, Any]:
     """The fences with their alerts by verdict."""
     counts: dict[str, Counter[str]] = {}
     for one in shown:
         counts.setdefault(one.place, Counter())[one.verdict] += 1
-    fences = features_of(tuple(one for one in console.reference.fences_at(now) if one.id in counts))
+    fences = features_of([one for one in console.fences.in_force(query.viewer, now) if one.id in counts])
     for feature in fences["features"]:
         of_fence = counts[feature["properties"]["id"]]
         count = sum(of_fence.values())

@@ -85,7 +85,7 @@ def page(console: Console, query: Query) -> Page:
                     "/replay/data", start=span.start.isoformat(), end=span.end.isoformat(), tenant=tenant
                 ),
                 "zone": zone.key,
-                "fences": features_of(console.reference.fences_at(span.start)),
+                "fences": features_of(console.fences.in_force(query.viewer, span.start, span.end)),
                 "events": [
                     {"id": one.id, "t_ms": ms_of(one.time) - span.start_ms, "device": _id(one.device)} for one in events
                 ],

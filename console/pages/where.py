@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from console.http import clock_of
 from console.movements import Movements, newest_span, read_movements
 from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day, moment_of
 from console.pages.fleet import features_of
+from console.reference import FenceVersion
 from geo.spatial import Fence, FenceSet, fences_from_geojson, find_visits, pieces_by_fence
 
 USUAL: Final = timedelta(hours=24)
@@ -206,7 +208,7 @@ def page(console: Console, query: Query) -> Page:
         title="Place and time",
         facts=() if found is None else _facts(found, span),
         tables=_tables(found, zone, query.zone),
-        island=Island("where", _island(console, area, found, span)),
+        island=Island("where", _island(console.fences.in_force(query.viewer, span.start, span.end), area, found)),
         state=query.state(*_AREAS, "tenant")
         | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
@@ -286,9 +288,9 @@ def _device_row(found: Presence, zone: ZoneInfo, asked_zone: str, item: tuple[Te
     }
 
 
-def _island(console: Console, area: Fence | None, found: Presence | None, span: Span) -> dict[str, Any]:
+def _island(fences: Sequence[FenceVersion], area: Fence | None, found: Presence | None) -> dict[str, Any]:
     return {
         "area": None if area is None else json.loads(shapely.to_geojson(area.shape)),
         "lines": [] if found is None else found.lines,
-        "fences": features_of(console.reference.fences_at(span.start)),
+        "fences": features_of(fences),
     }

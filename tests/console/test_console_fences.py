@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,19 @@ import pytest
 from cloud_jobs.lake.tables import Lake
 from console.context import Console, Query, Viewer
 from console.errors import BadQuery, NotThere
+from console.lake import OpenLake
 from console.page import as_json
+from console.pages import fleet
 from console.pages.fences import fence_page, page, windows_text
+from console.pages.happenings import events_page
+from geo.reference.messages import Kind
+from tests.cloud_jobs.billing.contracts.makers import account, device, price, tariff
 from tests.cloud_jobs.publications import row_of
-from tests.console.conftest import Tab, console_of, serving
+from tests.console.conftest import NOW, Tab, console_of, serving
+from tests.console.test_console_alerts import AT, event
 
 NAME = "<script>window.hit=1</script>"
+MOVED = "2026-01-05T06:00:00Z"
 WEEKLY = {
     "timezone": "Europe/Berlin",
     "windows": [
@@ -104,11 +112,61 @@ def test_an_unknown_fence_or_version_is_refused(console):
         fence_page(console, Query(path={"id": "elsewhere"}))
 
 
-def test_a_customer_sees_borders_and_neither_publishers_nor_refusals(console):
-    customer = Viewer("customer", frozenset({"fleet"}), frozenset({"acme"}))
-    shown = page(console, Query(customer))
-    assert [table.id for table in shown.tables] == ["fences"]
-    assert "published_by" not in {column.key for column in shown.tables[0].columns}
+@pytest.fixture
+def shared(tmp_path: Path) -> Console:
+    """The fences of two customers of one tenant: each has one that its contract prices, and one that it was in."""
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    names = ("priced-a", "priced-b", "met-a", "met-b", "taken-back", "nobodys")
+    bodies: list[tuple[Kind, str, str]] = [("fence", name, feature(None, 10.1, id=name)) for name in names]
+    for one in ("a", "b"):
+        bodies.append(("tariff", one, json.dumps(tariff(price(zone=f"priced-{one}"), price(zone="*"), id=one))))
+        devices = (device(f"van-{one}"), device("moved", **({"end": MOVED} if one == "a" else {"begin": MOVED})))
+        bodies.append(("account", one, json.dumps(account(one, *devices, tariff=one))))
+    lake.append("reference", [row_of(kind, name, body, at) for at, (kind, name, body) in enumerate(bodies)])
+    events = [
+        event("1", AT, device="van-a", place="met-a"),
+        event("2", AT, device="van-b", place="met-b"),
+        event("3", AT, device="van-a", place="taken-back"),
+        event("3", AT, device="van-a", place="taken-back", revision=1, retracted=True),
+        event("4", AT, device="moved", place="met-b"),
+    ]
+    lake.append("geofence_events", events)
+    return console_of(tmp_path / "lake")
+
+
+@pytest.mark.parametrize(
+    ("tenants", "accounts", "seen"),
+    [
+        (None, {"a"}, {"priced-a", "met-a"}),
+        ({"fleet"}, {"b"}, {"priced-b", "met-b"}),
+        ({"fleet"}, None, {"priced-a", "priced-b", "met-a", "met-b"}),
+        ({"kaze"}, None, set()),
+        (None, {"elsewhere"}, set()),
+    ],
+)
+def test_a_viewer_with_limits_sees_the_fences_of_its_contracts_and_events(shared, tenants, accounts, seen):
+    viewer = Viewer("v", *(None if names is None else frozenset(names) for names in (tenants, accounts)))
+    shown = page(shared, Query(viewer))
+    assert {row["id"] for row in shown.tables[0].rows} == seen
+    assert [table.id for table in shown.tables] == ["fences"], "no refused publication"
+    assert not {"published_by", "reason"} & {name for row in shown.tables[0].rows for name in row}
+    for name in ("priced-a", "met-b", "nobodys"):
+        if name not in seen:
+            with pytest.raises(NotThere):
+                fence_page(shared, Query(viewer, path={"id": name}))
+    drawn = as_json(fleet.page(shared, Query(viewer)))["island"]["fences"]["features"]
+    assert {one["properties"]["id"] for one in drawn} == seen
+    events = {row["place_id"]: row["place_href"] for row in events_page(shared, Query(viewer)).tables[0].rows}
+    assert {place for place, href in events.items() if href} == seen & {"met-a", "met-b"}
+
+
+def test_new_events_bring_their_fences(shared):
+    viewer = Viewer("v", accounts=frozenset({"a"}))
+    shared.lake = OpenLake(shared.settings.tables, clock=count().__next__)
+    before = shared.fences.ids(viewer, NOW)
+    shared.lake.lake.append("geofence_events", [event("5", AT, device="van-a", place="nobodys", commit_number=2)])
+    assert shared.fences.ids(viewer, NOW) == before | {"nobodys"}
 
 
 def test_windows_that_cannot_be_read_are_a_fault_and_not_always():

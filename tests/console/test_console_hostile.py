@@ -15,7 +15,10 @@ import pytest
 
 from console.app import PAGES
 from console.context import Viewer
+from tests.cloud_jobs.billing.contracts.makers import account, device, price, tariff
+from tests.cloud_jobs.publications import row_of
 from tests.console.conftest import NOW, Served, Tab, console_of, serving
+from tests.console.test_console_alerts import event
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of, square
 
 NAMES = (
@@ -33,15 +36,22 @@ PLACES = (
     *((12.0, 180.0), (12.0, -180.0), (95.0, 10.0), (48.1, 11.5)),
 )
 SECRET = "secret-device"
+PLAIN = ("future", "van-1")
 FEW_PAGES, ALL_PAGES = 45, 300
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place: Path = tmp_path_factory.mktemp("hostile") / "lake"
-    zone = square("zone", 11.0, 48.0)
+    zone, other = square("zone", 11.0, 48.0), square(f"{SECRET}-place", 11.2, 48.0)
     zone["properties"]["name"] = NAMES[0]
-    lake = lake_of(place, [zone])
+    other["properties"]["name"] = f"Yard of {SECRET}"
+    lake = lake_of(place, [zone, other])
+    contract = account("rival", *(device(name, tenant="rival") for name in PLAIN))
+    priced = tariff(price(zone="zone"))
+    lake.append("reference", [row_of("tariff", "standard", priced, 10), row_of("account", "rival", contract, 11)])
+    events = [event("1", NOW, tenant="rival", device="future", place="zone")]
+    lake.append("geofence_events", [*events, event("2", NOW, tenant="acme", device=SECRET, place=f"{SECRET}-place")])
     fixes = [
         LakeFix(name, seq, NOW - timedelta(seconds=90 - seq), *where, tenant="rival")
         for name in NAMES
@@ -68,7 +78,8 @@ def links_of(text: str, url: str) -> list[str]:
 @pytest.mark.parametrize("most", [FEW_PAGES, pytest.param(ALL_PAGES, marks=pytest.mark.nightly)])
 def test_a_crawler_finds_nothing_of_another_tenant_and_no_page_fails(attacked: Served, most: int) -> None:
     static = [path for path in PAGES if "{" not in path]
-    guesses = [f"/device/acme/{SECRET}", "/?tenant=acme", "/bills/acme", "/documents/WB-1"]
+    guesses = [f"/device/acme/{SECRET}", "/?tenant=acme", "/bills/acme", "/documents/WB-1", "/fences/zone"]
+    guesses += [f"/fences/{SECRET}-place", "/events?tenant=rival", "/fences?state=past", "/where?box=11,48,11.5,48.5"]
     waiting, seen = deque(attacked.url + path for path in (*static, *guesses)), set[str]()
     with httpx.Client(timeout=30) as client:
         while waiting and len(seen) < most:
@@ -84,6 +95,7 @@ def test_a_crawler_finds_nothing_of_another_tenant_and_no_page_fails(attacked: S
                 if accept == "text/html":
                     waiting.extend(links_of(answer.text, url))
     assert len(seen) > len(static)
+    assert [row["id"] for row in attacked.json("/fences")["tables"]["fences"]["rows"]] == ["zone"]
 
 
 def test_names_run_no_script_and_odd_places_break_no_map(attacked: Served, browser: Any) -> None:
