@@ -52,6 +52,7 @@ CENTRAL = {
     "jobs": ", ".join(
         (
             "consume T/telemetry-R/batches, consume T/telemetry-R/refused, consume T/alerts-R/alerts",
+            "consume T/registry/devices",
             "expire messages of T/telemetry-R/batches ingest, expire messages of T/telemetry-R/refused ingest",
             "expire messages of T/alerts-R/alerts verdicts",
             *(f"produce T/events/{one}" for one in EVENTS),

@@ -108,6 +108,14 @@ def test_the_subscription_of_the_centre_is_not_made_in_the_regions() -> None:
     assert "fleet/telemetry-us" not in wanted["eu"].namespaces
 
 
+@pytest.mark.parametrize("file", ["topology.toml", "topology-dr.toml"])
+def test_the_console_reads_registries_at_the_centre_with_the_token_of_the_jobs(file: str) -> None:
+    topology = load(Topology, LOCAL / file)
+    for tenant in ("fleet", "canary"):
+        assert topology.grants("hq", f"{tenant}/registry")[f"{tenant}/registry/devices"]["jobs"] == {"consume"}
+        assert "jobs" not in topology.grants("eu", f"{tenant}/registry")[f"{tenant}/registry/devices"]
+
+
 def test_a_cluster_is_registered_as_the_other_sees_it() -> None:
     seen = '[clusters.hq.address.seen_from.eu]\nservice_url = "pulsar://private"\nlistener = "inside"\n'
     wanted = desired(parse(Topology, TEXT + ADDRESSES + seen, "x"))
