@@ -65,9 +65,9 @@ VEHICLES: Final = (
     Column("net_amount", "Net amount", Kind.MONEY),
 )
 VAT: Final = tuple(
-    Column(key, title, Kind.MONEY if key != "category" else Kind.TEXT)
-    for key, title in (("category", "VAT category"), ("rate", "Rate"), ("taxable", "Taxable amount"), ("tax", "VAT"))
+    Column(key, key, Kind.MONEY if key != "category" else Kind.TEXT) for key in ("category", "rate", "taxable", "tax")
 )
+"""The document's language has their titles."""
 CHECKS: Final = (
     Column("what", "What"),
     Column("charged", "Charged", Kind.MONEY),
@@ -146,8 +146,8 @@ def page(console: Console, query: Query) -> Page:
     query, place = Place.asked(console, query)
     entry = console.bills.entry(query.viewer, place.number)
     document = console.bills.issued(place.number).document
-    # the page is in English, whatever the language of the PDF is
-    show = Presentation(document, look_of(console.lake.lake, document, "en"))
+    # the paper is in the language of its PDF, the tables and facts of the console beside it are in English
+    show = Presentation(document, look_of(console.lake.lake, document))
     lines = tuple(_lines(document, show, place, query.zone))
     return Page(
         path=place.base,
@@ -164,6 +164,9 @@ def page(console: Console, query: Query) -> Page:
             "entry": entry,
             "payer_href": address("bills", entry.key.payer, zone=query.zone),
             "invoice_href": _preceding(document, query.zone),
+            "language": show.language.name,
+            "say": show.language.say,
+            "columns": show.line_columns,
             "seller": show.party("seller"),
             "buyer": show.party("buyer"),
             "printed": show.facts,
@@ -238,7 +241,8 @@ def _groups(show: Presentation, lines: Sequence[Row]) -> Iterator[dict[str, Any]
 def _vat(show: Presentation) -> Table:
     keys = [column.key for column in VAT]
     rows = [dict(zip(keys, row, strict=True)) for row in show.vat_rows]
-    return Table("vat", "VAT", VAT, tuple(rows))
+    columns = (replace(column, title=title) for column, title in zip(VAT, show.vat_columns, strict=True))
+    return Table("vat", show.language.say("total.vat"), tuple(columns), tuple(rows))
 
 
 def _vehicles(document: Document, show: Presentation, place: Place, query: Query, only: int = 0) -> Table:

@@ -108,8 +108,9 @@ def rows(page: Any, table: str) -> list[dict[str, Any]]:
     return found
 
 
-def line_of(page: Any, item: str, account: str = "acme") -> dict[str, Any]:
-    return next(row for row in rows(page, "lines") if (row["item"], row["account"]) == (item, account))
+def distance_in_ring(page: Any) -> dict[str, Any]:
+    sought = "distance", RING, "acme"
+    return next(row for row in rows(page, "lines") if (row["meter"], row["zone"], row["account"]) == sought)
 
 
 def test_closings_and_documents_are_those_of_the_commands(billed: Served, billed_lake: Path) -> None:
@@ -148,16 +149,18 @@ def test_the_document_is_the_one_that_is_printed(billed: Served, billed_lake: Pa
     page = billed.json(f"/documents/{NUMBER}")
     document = command("bill", "show", NUMBER, "--lake", str(billed_lake))
     lines = rows(page, "lines")
-    assert [(row["line"], row["net_minor"], row["item"]) for row in lines] == [
-        (one["invoice_line_identifier"], one["invoice_line_net_amount"]["minor"], one["item_name"])
-        for one in document["lines"]
+    assert [(row["line"], row["net_minor"]) for row in lines] == [
+        (one["invoice_line_identifier"], one["invoice_line_net_amount"]["minor"]) for one in document["lines"]
     ]
     facts = page["facts"]
     assert (facts["digest"], facts["snapshot"]) == (document["digest"], document["snapshot"])
     assert (facts["net"], facts["tax"], facts["due"]) == ("80.58 EUR", "15.31 EUR", "95.89 EUR")
     printed = billed.html(f"/documents/{NUMBER}")
-    facts_of_print = ("Waybill Europe GmbH", "Acme Logistics South · eu", "DE02 1203 0000 0000 2020 51", "95.89 EUR")
-    assert [text for text in facts_of_print if text not in printed] == []
+    facts_of_print = ("Waybill Europe GmbH", "Acme Logistics South · eu", "DE02 1203 0000 0000 2020 51", "95,89 EUR")
+    # as the PDF: the seller is in Germany
+    texts = ("Rechnung WE-00000001", "Strecke, Zone eu-ring", "Zwischensumme", "USt-Kategorie", 'lang="de"', ">An<")
+    assert [text for text in (*facts_of_print, *texts) if text not in printed] == []
+    assert distance_in_ring(page)["item"] == "Strecke, Zone eu-ring"
     parts = [(one["line"], one["device"], one["net_minor"]) for one in rows(page, "vehicles")]
     assert parts == [(one["line"], one["device"], one["amount_minor"]) for one in document["annex"]]
 
@@ -177,7 +180,7 @@ def test_the_files_are_those_of_the_renderers(billed: Served) -> None:
 
 def test_a_line_opens_to_hours_records_and_the_border_in_force(billed: Served, billed_lake: Path) -> None:
     lines = billed.json(f"/documents/{NUMBER}")
-    line = line_of(lines, f"Distance, zone {RING}")
+    line = distance_in_ring(lines)
     page, number = billed.json(line["href"]), str(line["line"])
     expected = command("bill", "explain", NUMBER, number, "--lake", str(billed_lake))
     shown = rows(page, "hours")
@@ -230,7 +233,7 @@ class ChangedReader(BillReader):
 
 
 def test_a_difference_and_an_erasure_are_said(billed: Served, billed_lake: Path, tmp_path: Path) -> None:
-    line = line_of(billed.json(f"/documents/{NUMBER}"), f"Distance, zone {RING}")["href"]
+    line = distance_in_ring(billed.json(f"/documents/{NUMBER}"))["href"]
     changed = console_of(billed_lake)
     changed.bills = ChangedReader(changed)
     page = Site(changed).json(line)
@@ -247,7 +250,7 @@ def test_a_difference_and_an_erasure_are_said(billed: Served, billed_lake: Path,
 
 def test_a_viewer_sees_the_bills_of_his_payer_only(billed: Served, billed_lake: Path) -> None:
     document = billed.json(f"/documents/{NUMBER}")
-    hour = rows(billed.json(line_of(document, f"Distance, zone {RING}")["href"]), "hours")[0]["href"]
+    hour = rows(billed.json(distance_in_ring(document)["href"]), "hours")[0]["href"]
     addresses = (
         *(f"/documents/{NUMBER}", f"/documents/{NUMBER}.pdf", "/bills/acme", hour),
         "/reconcile?payer=acme&period=2026-01-05",
@@ -267,7 +270,7 @@ def test_no_position_is_shown_that_the_account_did_not_pay_for(
     billed: Served, billed_lake: Path, tmp_path: Path
 ) -> None:
     document = billed.json(f"/documents/{NUMBER}")
-    hour = rows(billed.json(line_of(document, f"Distance, zone {RING}")["href"]), "hours")[0]["href"]
+    hour = rows(billed.json(distance_in_ring(document)["href"]), "hours")[0]["href"]
     times = [one["device_time"] for one in rows(billed.json(hour), "records")]
     cut = datetime(2026, 1, 5, 7, 30, tzinfo=UTC)
     # a corrected contract: the account has the vehicle only until the middle of the hour
@@ -311,7 +314,7 @@ def test_reconcile_is_what_the_command_finds(billed: Served, billed_lake: Path) 
 def test_the_map_draws_the_border_and_the_fixes_of_an_hour(billed: Served, tab_of_bills: Tab) -> None:
     tab = tab_of_bills
     tab.open(f"{billed.url}/documents/{NUMBER}")
-    tab.page.click(f"text=Distance, zone {RING}")
+    tab.page.click(f"text=Strecke, Zone {RING}")
     tab.page.click("#hours a")
     tab.wait_for("const e = document.querySelector('[data-island]'); return !!e && e.dataset.drawn === 'true'")
     drawn = tab.page.evaluate(
@@ -365,12 +368,12 @@ def test_a_link_shows_one_document_with_its_evidence_and_nothing_else(links: Lin
     site = Site(links.console)
     page = site.json(link)
     assert page["facts"] == billed.json(f"/documents/{NUMBER}")["facts"]
-    line = site.json(line_of(page, f"Distance, zone {RING}")["href"])
+    line = site.json(distance_in_ring(page)["href"])
     hour = site.json(rows(line, "hours")[0]["href"])
     assert len(rows(hour, "records")) > 0 < len(hour["island"]["fixes"])
     assert site.get(f"{link}/document.pdf").content.startswith(b"%PDF-")
     # every link of the pages stays below the shared one
-    for address in (link, line_of(page, f"Distance, zone {RING}")["href"], rows(line, "hours")[0]["href"]):
+    for address in (link, distance_in_ring(page)["href"], rows(line, "hours")[0]["href"]):
         found = re.findall(r'href="(/[^"]*)"', site.html(address))
         assert [one for one in found if not one.startswith((link, "/static/", "?"))] == []
 
@@ -405,7 +408,7 @@ def test_a_note_that_takes_an_invoice_back_is_shown_with_what_it_takes_back(bill
     page = site.json(f"/documents/{note.number}")
     assert (page["facts"]["type"], page["facts"]["is_void"], page["facts"]["due"]) == ("credit note", True, "95.89 EUR")
     assert f'href="/documents/{NUMBER}"' in site.html(f"/documents/{note.number}")
-    line = site.json(line_of(page, f"Distance, zone {RING}")["href"])
+    line = site.json(distance_in_ring(page)["href"])
     assert line["facts"]["outcome"] == "agrees"
     assert "takes back" in line["warnings"][0]
     [shown, _] = rows(site.json("/bills?payer=acme&period=2026-01"), "documents")
