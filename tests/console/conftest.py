@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 import shutil
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +19,26 @@ import pytest
 from PIL import Image
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cloud_jobs.billing.register.close import close_period
+from cloud_jobs.billing.register.closer import ClosingRun
+from cloud_jobs.billing.register.operations import Clerk, issue_period
+from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.config import CloudSettings
-from console.app import make_app
+from cloud_jobs.lake.snapshots import take_snapshot
+from cloud_jobs.lake.tables import Lake
+from console.app import PAGES, make_app
 from console.assets import Assets
 from console.context import LOCAL, Console, Viewer
+from console.links import make_link
 from console.serve import make_server, open_socket
 from simulator import generated_scenario
 from simulator.folder import streets_of
+from tests.cloud_jobs.billing.page_lake import NOW as BILLED_AT
 from tests.cloud_jobs.billing.page_lake import PageLake
 
 NOW = datetime(2026, 1, 5, 11, 0, tzinfo=UTC)
 """The time that the console of the tests takes for now: the two vehicles have just stopped."""
+DAY = date(2026, 1, 5)
 
 
 def console_of(lake: Path, **console: Any) -> Console:
@@ -78,6 +89,61 @@ def streets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(page_lake: Path, streets: Path) -> Iterator[Served]:
     console = console_of(page_lake, basemap=str(streets), basemap_credit="Streets: made by <the> simulator")
     yield from serving(console)
+
+
+def close(lake: Lake) -> None:
+    snapshot = take_snapshot(lake, BILLED_AT)
+    run = ClosingRun(name=f"run{snapshot.number}", snapshot=snapshot.number, snapshot_id=snapshot.id, now=BILLED_AT)
+    close_period(lake, snapshot, (DAY, DAY), None, run=run)
+
+
+@pytest.fixture(scope="package")
+def billed_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A day that was closed while a vehicle was silent, closed again when it was back, and issued."""
+    folder: Path = tmp_path_factory.mktemp("billed")
+    made = PageLake(folder)
+    close(made.lake)
+    made.arrive()
+    close(made.lake)
+    clerk = Clerk(by="A. Clerk", now=BILLED_AT, attempt="one")
+    assert len(issue_period(Register(made.lake), (DAY, DAY), None, clerk=clerk).documents) == 1
+    return folder / "lake"
+
+
+@pytest.fixture(scope="package")
+def billed(billed_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The console of that lake, which can open shared links."""
+    key: Path = tmp_path_factory.mktemp("links") / "link.key"
+    key.write_text("0123456789abcdef" * 4)
+    key.chmod(0o600)
+    yield from serving(console_of(billed_lake, link_key=str(key)))
+
+
+SPAN = "start=2026-01-05T00:00Z&end=2026-01-05T12:00Z"
+ASKED = {"/replay": f"/replay?{SPAN}", "/where": f"/where?{SPAN}&circle=53.5503,10.0006,2500"}
+
+
+def addresses_of_pages(billed: Served) -> dict[str, str]:
+    """An address of every page by its pattern: those with names in them are found by following links."""
+    patterns = {path: re.compile(re.sub(r"\{[^}]*\}", "[^/?]+", path)) for path in PAGES if path != "/replay/data"}
+    _, token = make_link(billed.console.settings.console, "WE-00000001", NOW + timedelta(days=1))
+    found: dict[str, str] = {}
+    waiting = [*(ASKED.get(path, path) for path in patterns if "{" not in path), f"/shared/{token}"]
+    seen: set[str] = set()
+    while waiting and len(seen) < 60:
+        address = waiting.pop(0)
+        path = address.partition("?")[0]
+        pattern = next((name for name, made in patterns.items() if made.fullmatch(path)), None)
+        if path in seen or pattern is None or pattern in found:
+            continue
+        seen.add(path)
+        answer = httpx.get(billed.url + address, timeout=30)
+        if answer.status_code == 200 and answer.headers["content-type"].startswith("text/html"):
+            found[pattern] = address
+            links = map(html.unescape, re.findall(r'href="(/[^"#]*)"', answer.text))
+            waiting += [ASKED.get(link, link) for link in links]
+    assert found.keys() == patterns.keys()
+    return found
 
 
 def seen_by(app: ASGIApp, viewer: Viewer) -> ASGIApp:

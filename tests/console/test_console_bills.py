@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -17,14 +17,11 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.billing.register.close import close_period
-from cloud_jobs.billing.register.closer import ClosingRun
-from cloud_jobs.billing.register.operations import Clerk, issue_period, void_invoice
+from cloud_jobs.billing.register.operations import Clerk, void_invoice
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.commands import load_checked_settings
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
-from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from console.app import make_app
 from console.bills import BillReader
@@ -33,36 +30,11 @@ from tests.cloud_jobs.billing.contracts.makers import account, device, legal_ent
 from tests.cloud_jobs.billing.page_lake import NOW, PageLake
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
 from tests.cloud_jobs.publications import row_of
-from tests.console.conftest import Served, Tab, console_of, serving
+from tests.console.conftest import DAY, Served, Tab, close, console_of
 from waybill.commands import SUBCOMMANDS, command_line
 
-DAY = date(2026, 1, 5)
 NUMBER = "WE-00000001"
 RING = "eu-ring"
-
-
-def close(lake: Lake) -> None:
-    snapshot = take_snapshot(lake, NOW)
-    run = ClosingRun(name=f"run{snapshot.number}", snapshot=snapshot.number, snapshot_id=snapshot.id, now=NOW)
-    close_period(lake, snapshot, (DAY, DAY), None, run=run)
-
-
-@pytest.fixture(scope="package")
-def billed_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A day that was closed while a vehicle was silent, closed again when it was back, and issued."""
-    folder: Path = tmp_path_factory.mktemp("billed")
-    made = PageLake(folder)
-    close(made.lake)
-    made.arrive()
-    close(made.lake)
-    clerk = Clerk(by="A. Clerk", now=NOW, attempt="one")
-    assert len(issue_period(Register(made.lake), (DAY, DAY), None, clerk=clerk).documents) == 1
-    return folder / "lake"
-
-
-@pytest.fixture(scope="package")
-def billed(billed_lake: Path) -> Iterator[Served]:
-    yield from serving(console_of(billed_lake))
 
 
 def command(*words: str) -> Any:
@@ -205,7 +177,7 @@ def test_a_line_opens_to_hours_records_and_the_border_in_force(billed: Served, b
     assert len(island["fixes"]) > 0 < len(island["track"])
     log = next(billed_lake.parent.glob("lake-access-*.jsonl")).read_text(encoding="utf-8").splitlines()
     entries = [json.loads(one) for one in log]
-    assert any(one["document"] == NUMBER and "console" in one["command"] and one["hour"] for one in entries)
+    assert any(one.get("document") == NUMBER and "console" in one["command"] and "hour" in one for one in entries)
 
 
 @pytest.mark.parametrize(
