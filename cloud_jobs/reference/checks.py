@@ -73,6 +73,7 @@ def _place(row: Row, *inner: str | int) -> str:
 
 
 _NEAR_DEG: Final = 1.0
+_NAMED: Final = ("account", "legal_entity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def check_reference(files: Iterable[Path], lake: Lake | None, moment: datetime) 
     checked = check_contracts(published, stated, moment)
     rules = check_rules(published, stated)
     said = [f"{one.place}: {notice}" for one in placed for notice in one.notices]
-    notices = [*said, *_swapped_fences(placed, published), *checked.notices]
+    notices = [*said, *_swapped_fences(placed, published), *_undrawn_names(stated), *checked.notices]
     checked = checked._replace(lacking=[*checked.lacking, *rules], notices=notices)
     return ReferenceCheck(tuple(placed), checked)
 
@@ -132,6 +133,27 @@ def _swapped_fences(placed: Iterable[PlacedVersion], published: Iterable[Row]) -
     others = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
     said = "is far from all that are published, and among them with latitude and longitude swapped"
     return [f"{first.place}: fence {first.version.id!r}{others} {said}: GeoJSON has the longitude first"]
+
+
+def _undrawn_names(stated: Iterable[Row]) -> list[str]:
+    """Warns of names in contracts that the PDF of a document would show as numbers, for lack of a font."""
+    # bodies are JSON, which may have escaped what is not ASCII
+    texts = ((row, json.dumps(json.loads(row["body"]), ensure_ascii=False)) for row in stated if row["kind"] in _NAMED)
+    foreign = [(row, text) for row, text in texts if not text.isascii()]
+    if not foreign:
+        return []
+    from cloud_jobs.billing.documents.pdf import FONT_VARIABLE, undrawn  # noqa: PLC0415 - most names are ASCII
+
+    found = [(row, signs) for row, text in foreign if (signs := undrawn(text))]
+    if not found:
+        return []
+    (row, signs), others = found[0], f" (and {len(found) - 1:,} more)" if len(found) > 1 else ""
+    said = (
+        f"{row['place']}: {row['kind']} {row['id']!r}{others}: no font has {''.join(signs[:10])}, so a PDF shows "
+        f"[U+{ord(signs[0]):04X}]; where documents are printed, set {FONT_VARIABLE} to a file that has it, as "
+        "DroidSansFallback.ttf of Debian's package fonts-droid-fallback"
+    )
+    return [said]
 
 
 # The difference between files and the versions in force.

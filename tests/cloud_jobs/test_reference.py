@@ -331,6 +331,14 @@ def test_what_a_fence_says_and_may_not_mean_is_a_warning_with_its_place(
     assert said in one
 
 
+def test_a_japanese_name_is_usable_and_a_warning_says_which_font_its_pdf_needs(tmp_path: Path) -> None:
+    account = 'id = "acme"\nname = "東京運輸 Müller"\nparent = "group"\ntariff = "standard"\n'
+    file = file_of(tmp_path, "contracts.toml", f"[[account]]\neffective_from = 2026-01-01T00:00:00Z\n{account}")
+    checked = check_reference([file], None, datetime.now(UTC)).checked
+    [said] = [one for one in checked.notices if "WAYBILL_DOCUMENT_FONT" in one]
+    assert "account 'acme': no font has 東京運, so a PDF shows [U+6771]" in said
+
+
 def test_contracts_in_a_file_of_another_name_are_said_to_need_theirs(tmp_path: Path) -> None:
     for text in (CONTRACT, f"# rates\n\n{CONTRACT}"):
         with pytest.raises(ReferenceFileError) as refused:

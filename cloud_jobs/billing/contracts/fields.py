@@ -63,7 +63,12 @@ _PRINTED: Final = (
 """Latin, Greek and Cyrillic, punctuation, currencies and signs that stand for letters, as far as the PDF's font goes.
 
 Nothing in it is invisible or turns the direction of a line, and none needs its neighbours to be drawn."""
-_NOT_PRINTED: Final = re.compile(f"[^{_PRINTED}]")
+_EAST_ASIAN: Final = (
+    "\u3000-\u3029\u3030-\u303e\u3041-\u3096\u309b-\u30ff\u3131-\u3163\u3165-\u318e\u3200-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7a3\uf900-\ufaff\uff01-\uff9f\uffa1-\uffdc\uffe0-\uffe6\U00020000-\U000323af"
+)
+"""Chinese, Japanese and Korean, of which each sign stands alone, too. A PDF needs a further font for them."""
+_NOT_PRINTED: Final = re.compile(f"[^{_PRINTED}{_EAST_ASIAN}]")
 
 
 def unprintable(text: str) -> str | None:
@@ -87,7 +92,7 @@ def _readable(text: str) -> str:
         shown = f" ({sign})" if sign.isprintable() else ""
         raise ValueError(
             f"it has the character U+{ord(sign):04X}{shown}, which a document cannot print; "
-            "use Latin, Greek or Cyrillic"
+            "use Latin, Greek, Cyrillic, Chinese, Japanese or Korean"
         )
     return text
 

@@ -28,6 +28,10 @@ class UnusableText(DocumentError):
         )
 
 
+class UnusableFont(DocumentError):
+    """The font of the settings cannot be used."""
+
+
 class MissingFact(DocumentError):
     """A fact that EN 16931 requires is missing."""
 

@@ -198,7 +198,7 @@ def write_documents(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) 
 
 
 def to_pdf(document: Document, look: Look = PLAIN) -> bytes:
-    """See `pdf`. Raises UnusableText."""
+    """See `pdf`. Raises UnusableFont."""
     from cloud_jobs.billing.documents.pdf import to_pdf as made  # noqa: PLC0415
 
     return made(document, look)

@@ -6,8 +6,11 @@ An issued document carries its CII (Factur-X, ZUGFeRD), unless the published rul
 from __future__ import annotations
 
 import io
+import os
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
+from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final
 from xml.sax.saxutils import escape
@@ -19,7 +22,7 @@ from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import ParagraphStyle
 from reportlab.lib.units import mm
 from reportlab.pdfbase import pdfmetrics
-from reportlab.pdfbase.ttfonts import TTFont
+from reportlab.pdfbase.ttfonts import TTFError, TTFont
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import (
     BaseDocTemplate,
@@ -36,7 +39,7 @@ from reportlab.platypus import (
 )
 from reportlab.platypus import Image as Picture
 
-from cloud_jobs.billing.documents.canonical import Document
+from cloud_jobs.billing.documents.canonical import Document, UnusableFont
 from cloud_jobs.billing.documents.cii import to_cii
 from cloud_jobs.billing.documents.look import PLAIN, TEXTS, Look
 from cloud_jobs.billing.documents.pdf_a import make_archivable
@@ -45,7 +48,9 @@ from cloud_jobs.billing.documents.ubl import keeps_en_16931
 
 _FONT: Final = "NotoSans"
 _LABELS: Final = "NotoSansJP"
-"""The characters of the Japanese texts; names are in the other font."""
+"""The characters of the Japanese texts; names are in the other fonts."""
+FONT_VARIABLE: Final = "WAYBILL_DOCUMENT_FONT"
+"""The environment variable of a font file with the characters that the shipped font lacks, as Chinese ones."""
 _MARGIN: Final = 18 * mm
 _FOOT: Final = 16 * mm
 _WIDTH: Final = A4[0] - 2 * _MARGIN
@@ -59,7 +64,7 @@ _Rows = Iterable[tuple[str, ...]]
 
 
 def to_pdf(document: Document, look: Look = PLAIN) -> bytes:
-    """A4 pages. A character that the fonts lack is shown by its number."""
+    """A4 pages. A character that the fonts lack is shown by its number. Raises UnusableFont."""
     written, show = io.BytesIO(), Presentation(document, look)
     issued = document["invoice_number"] is not None and "preview" not in document
     invoice = to_cii(document) if issued and keeps_en_16931(document) else None
@@ -90,18 +95,37 @@ def to_pdf(document: Document, look: Look = PLAIN) -> bytes:
     return written.getvalue()
 
 
-@cache
+def undrawn(text: str) -> list[str]:
+    """The characters of a text that no font has, each once. Raises UnusableFont."""
+    glyphs = _glyphs()
+    return [sign for sign in dict.fromkeys(text) if ord(sign) not in glyphs]
+
+
 def _glyphs() -> dict[int, str]:
-    """The font of each character; registers the fonts on first use."""
-    found: dict[int, str] = {}
-    for name, path in (
-        (_LABELS, TEXTS / "NotoSansJP-labels.ttf"),
-        (_FONT, fontpkg_noto_sans.ROOT / "files" / "NotoSans[wdth,wght].ttf"),
-    ):
-        font = TTFont(name, str(path))
-        pdfmetrics.registerFont(font)
-        found |= dict.fromkeys(font.face.charToGlyph, name)
-    return found
+    return _glyphs_with(os.environ.get(FONT_VARIABLE, ""))
+
+
+@cache
+def _glyphs_with(given: str) -> dict[int, str]:
+    """The font of each character; registers the fonts on first use. `given`: a further one. Raises UnusableFont."""
+    found = _registered(_LABELS, str(TEXTS / "NotoSansJP-labels.ttf"))
+    if given:
+        try:
+            found |= _registered(f"Names{sha256(given.encode()).hexdigest()[:8]}", given)
+        except (TTFError, OSError, ValueError, struct.error) as error:
+            raise UnusableFont(
+                f"{FONT_VARIABLE}={given}: {error}; name a file with TrueType outlines, as DroidSansFallback.ttf of "
+                "Debian's package fonts-droid-fallback"
+            ) from error
+    return found | _registered(_FONT, str(fontpkg_noto_sans.ROOT / "files" / "NotoSans[wdth,wght].ttf"))
+
+
+def _registered(name: str, path: str) -> dict[int, str]:
+    font = TTFont(name, path)
+    # fonts with the same name inside would be taken for one
+    font.face.name = name.encode()
+    pdfmetrics.registerFont(font)
+    return dict.fromkeys(font.face.charToGlyph, name)
 
 
 def _runs(text: str) -> Iterator[tuple[str, str]]:

@@ -10,8 +10,11 @@ from PIL import Image
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from cloud_jobs.billing.documents import Document, DocumentType, Look, to_cii, to_pdf
+from cloud_jobs.billing.documents.canonical import UnusableFont
+from cloud_jobs.billing.documents.look import TEXTS
+from cloud_jobs.billing.documents.pdf import FONT_VARIABLE, undrawn
 from deploy.local.pulsar import cache_folder
-from tests.cloud_jobs.billing.documents.rated import charge, issued, taxed
+from tests.cloud_jobs.billing.documents.rated import buyer, charge, issued, taxed
 from tests.cloud_jobs.billing.documents.test_look import LANGUAGES, example
 from tests.cloud_jobs.billing.documents.test_ubl import CHARGES
 
@@ -64,6 +67,49 @@ def test_pages_are_numbered_and_names_are_printed() -> None:
         assert f"page {number} sur {len(pages)}" in text
     assert "AB-123-CD (fleet/eu-0007)" in "".join(pages)
     assert made["digest"] in pages[0] + pages[1]
+
+
+@pytest.fixture
+def font(tmp_path: Path) -> Path:
+    """A font with 東: that of the Japanese texts, in which the shape of 未 stands for it."""
+    data = bytearray((TEXTS / "NotoSansJP-labels.ttf").read_bytes())
+    table = data.index(b"cmap")
+    begin = int.from_bytes(data[table + 8 : table + 12]) + 20
+    count = int.from_bytes(data[begin + 6 : begin + 8]) // 2
+    # format 4: ends, two zero bytes, beginnings, and what leads from a code to its glyph
+    ends, starts, deltas = (range(begin + 14 + add, begin + len(data), 2) for add in (0, 2 + 2 * count, 2 + 4 * count))
+    at = next(n for n in range(count) if data[starts[n] : starts[n] + 2] == "未".encode("utf-16-be"))
+    moved = int.from_bytes(data[deltas[at] : deltas[at] + 2]) + ord("未") - ord("東")
+    for place in (ends[at], starts[at]):
+        data[place : place + 2] = "東".encode("utf-16-be")
+    data[deltas[at] : deltas[at] + 2] = (moved % 65_536).to_bytes(2)
+    file = tmp_path / "names.ttf"
+    file.write_bytes(data)
+    return file
+
+
+def test_a_name_of_another_script_is_printed_with_the_font_of_the_environment(
+    font: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Look(vehicles={"fleet/eu-0001": "東 1"})
+    made = issued(taxed([charge(device="eu-0001")]), buyer=buyer(name="東会社"))
+
+    def text() -> str:
+        return "".join(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(to_pdf(made, look))).pages)
+
+    assert undrawn("Müller 東会社") == ["東"]
+    assert "[U+6771]会社" in text()
+    monkeypatch.setenv(FONT_VARIABLE, str(font))
+    assert undrawn("Müller 東会社") == []
+    assert "東会社" in text()
+    assert "東 1 (fleet/eu-0001)" in text()
+    for content in (None, b"OTTO" + bytes(200), b""):
+        broken = tmp_path / f"broken-{content is None}-{len(content or b'')}.ttf"
+        if content is not None:
+            broken.write_bytes(content)
+        monkeypatch.setenv(FONT_VARIABLE, str(broken))
+        with pytest.raises(UnusableFont, match="TrueType outlines"):
+            to_pdf(made, look)
 
 
 @pytest.fixture
