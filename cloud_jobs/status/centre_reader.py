@@ -30,7 +30,7 @@ from cloud_jobs.lake.snapshots import COMPUTED_WITH_FENCES, Covering, covering, 
 from cloud_jobs.lake.tables import FENCES, INGEST, Condition, Lake, store_time
 from cloud_jobs.lake.transactions import COMMITTED, counter_of, newest_number, stated
 from cloud_jobs.maintenance.erasing import searched
-from cloud_jobs.maintenance.sweeping import listed_data, read_last_run, table_files
+from cloud_jobs.maintenance.sweeping import listed_data, read_last_run
 from cloud_jobs.pulsar_source.cluster_monitor import read_left_out
 from cloud_jobs.reference.files import usable
 from cloud_jobs.reference.tables import fences_in, in_force, reference_taken_at
@@ -187,7 +187,8 @@ class LakeReader:
     def _read_reference(self) -> ReferenceStatus:
         opened = self._lake.open("reference")
         seen = opened.metadata().id, opened.version()
-        quarantined = sum(file.rows for file in table_files(self._lake.open("reference_quarantine"), "reference"))
+        refused = StoredFiles.of(self._lake.open("reference_quarantine"), "reference_quarantine")
+        quarantined = sum(filter(None, refused.row_counts))
         if self._reference is None or self._reference[0] != seen:
             found = in_force(self._lake.rows("reference").to_pylist(), usable)
             self._reference = seen, ReferenceStatus(len(found.held), len(found.refused), quarantined)
@@ -236,17 +237,18 @@ def coverage_status(rows: pa.Table) -> CoverageStatus:
 
 
 def _table_status(lake: Lake, table: str, opened: DeltaTable) -> TableStatus:
-    files = table_files(opened, table)
+    stored = StoredFiles.of(opened, table)
+    sizes, rows = dict(zip(stored.paths, stored.actions["size_bytes"].to_pylist(), strict=True)), stored.row_counts
     listed = {info.path: info.size for info in listed_data(lake.files(table))}
-    missing = {file.path for file in files if listed.get(file.path) != file.size}
+    missing = {path for path, size in sizes.items() if listed.get(path) != size}
     if missing:
         # a maintenance may have just replaced and deleted them
-        missing &= {file.path for file in table_files(lake.open(table), table)}
+        missing.intersection_update(StoredFiles.of(lake.open(table), table).paths)
     return TableStatus(
         table,
-        rows=None if any(file.rows < 0 for file in files) else sum(file.rows for file in files),
-        files=len(files),
-        bytes=sum(file.size for file in files),
+        rows=None if None in rows else sum(rows),
+        files=len(sizes),
+        bytes=sum(sizes.values()),
         committed_at=_newest_commit(opened),
         missing_files=len(missing),
     )
