@@ -64,8 +64,9 @@ _PRINTED: Final = (
 
 Nothing in it is invisible or turns the direction of a line, and none needs its neighbours to be drawn."""
 _EAST_ASIAN: Final = (
-    "\u3000-\u3029\u3030-\u303e\u3041-\u3096\u309b-\u30ff\u3131-\u3163\u3165-\u318e\u3200-\u4dbf\u4e00-\u9fff"
-    "\uac00-\ud7a3\uf900-\ufaff\uff01-\uff9f\uffa1-\uffdc\uffe0-\uffe6\U00020000-\U000323af"
+    "\u3000-\u3029\u3030-\u303e\u3041-\u3096\u309b-\u30ff\u3131-\u3163\u3165-\u318e\u3200-\u321e\u3220-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufa6d\ufa70-\ufad9\uff01-\uff9f\uffa1-\uffbe\uffc2-\uffc7\uffca-\uffcf"
+    "\uffd2-\uffd7\uffda-\uffdc\uffe0-\uffe6\U00020000-\U0002a6df"
 )
 """Chinese, Japanese and Korean, of which each sign stands alone, too. A PDF needs a further font for them."""
 _NOT_PRINTED: Final = re.compile(f"[^{_PRINTED}{_EAST_ASIAN}]")
