@@ -32,7 +32,6 @@ _LOOK_BACK: Final = 5
 _LONGEST: Final = timedelta(days=400)
 
 EVENT_KINDS: Final = ("enter", "exit", "dwell", "forward", "backward", "speeding")
-VERDICTS: Final = ("confirmed", "corrected", "withdrawn", "late")
 NO_VERDICT: Final = "none yet"
 
 
@@ -60,9 +59,10 @@ class Selection:
     end: datetime
     is_default: bool
     tenants: frozenset[str] | None = None
+    has_canaries: bool = False
 
     def conditions(self) -> list[Condition]:
-        """Of the tenant and of what may be seen. Canaries are left out unless their tenant is asked for."""
+        """Of the tenant and of what may be seen. Canaries are left out unless they are asked for."""
         found: list[Condition] = []
         if self.tenant:
             found.append(("tenant", "=", self.tenant))
@@ -72,7 +72,7 @@ class Selection:
 
     def seen(self, rows: pa.Table) -> pa.Table:
         """Rows without those of canaries, unless these are asked for."""
-        if self.tenant:
+        if self.tenant or self.has_canaries:
             return rows
         tenants = [one for one in pc.unique(rows["tenant"]).to_pylist() if not is_canary(one)]
         return rows.filter(pc.is_in(rows["tenant"], pa.array(tenants, pa.string())))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from console.asked import Box, Span
 from console.errors import BadQuery, Busy
 from console.fixes import column_text, degrees_text
 from console.lake import OpenLake
-from geo.spatial import Fixes, Revision, Tracks, TrackSettings, build_tracks, in_force, valid_positions
+from geo.spatial import Fixes, Tracks, TrackSettings, build_tracks, valid_positions
 
 MOST_RECORDS: Final = 3_000_000
 """A span whose files hold more records is refused."""
@@ -287,81 +287,3 @@ class DayTracksReader:
             ]
             rows = self._lake.rows_in(files, TRACK_COLUMNS[:-2], where=where).slice(0, 2 * MOST_ROWS)
         return DayTracks.of(movements_of(rows, self._tracks.as_reported()))
-
-
-# Events.
-
-
-class Happening(NamedTuple):
-    """An event of the span: `enter`, `exit`, `dwell` and the like of geofence events; `encounter`; `alert`.
-
-    `other`: the second device of an encounter. `place`: the fence or gate. `value`: seconds of the visit, the highest
-    speed, or the least metres between both devices, as `kind` has it.
-    """
-
-    id: str
-    time: datetime
-    kind: str
-    device: TenantDevice
-    other: TenantDevice | None
-    place: str | None
-    value: float | None
-
-
-def read_happenings(
-    lake: OpenLake, span: Span, visible: Visible, *, tenant: str, most: int
-) -> tuple[list[Happening], int]:
-    """The events, encounters and alerts of a span in the order of time, at most `most`, and how many there are."""
-    found = [
-        *_of_table(lake, "geofence_events", span, tenant, _event),
-        *_of_table(lake, "encounters", span, tenant, _encounter, time="start"),
-        *_of_table(lake, "alerts", span, tenant, _alert),
-    ]
-    seen = {*visible({device for one in found for device in (one.device, one.other) if device is not None})}
-    found = [one for one in found if one.device in seen and (one.other is None or one.other in seen)]
-    found.sort(key=lambda one: (one.time, one.id, one.kind))
-    return found[:most], len(found)
-
-
-def _of_table(
-    lake: OpenLake,
-    table: str,
-    span: Span,
-    tenant: str,
-    made: Callable[[dict[str, Any]], Happening],
-    *,
-    time: str = "time",
-) -> Iterable[Happening]:
-    if not lake.has(table):
-        return ()
-    # a day more on both sides: an encounter may begin before its day
-    stored: StoredFiles = lake.stored(table).of_days(
-        (span.start - timedelta(days=1)).date(), (span.end + timedelta(days=1)).date()
-    )
-    rows = lake.rows_in(stored, where=[("tenant", "=", tenant)] if tenant else [])
-    inside = pc.and_(pc.greater_equal(rows[time], span.start), pc.less(rows[time], span.end))
-    if "revision" not in rows.column_names:
-        return [made(row) for row in rows.filter(inside).to_pylist()]
-    # a later revision may have another time, or take the event back
-    ids = pc.unique(rows.filter(inside)["id"])
-    revised = rows.filter(pc.is_in(rows["id"], ids)).to_pylist()
-    revisions = [Revision(row["id"], row["revision"], made(row), row["retracted"]) for row in revised]
-    return [one for one in in_force(revisions).values() if span.start <= one.time < span.end]
-
-
-def _event(row: dict[str, Any]) -> Happening:
-    device = TenantDevice(row["tenant"], row["device"])
-    return Happening(row["id"], row["time"], row["kind"], device, None, row["place"], row["value"])
-
-
-def _encounter(row: dict[str, Any]) -> Happening:
-    one, other = (TenantDevice(row["tenant"], row[name]) for name in ("device_a", "device_b"))
-    return Happening(row["id"], row["start"], "encounter", one, other, None, row["min_m"])
-
-
-def _alert(row: dict[str, Any]) -> Happening:
-    device = TenantDevice(row["tenant"], row["device"])
-    # an alert has the id of the event that it announces
-    return Happening(
-        f"alert-{row['id']}", row["time"], f"alert: {row['kind']}", device, None, row["place"], row["value"]
-    )

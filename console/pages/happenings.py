@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import tenant_field
+from console.asked import choice_asked, tenant_field
 from console.context import Console, Query
 from console.happenings import (
     EVENT_KINDS,
     NO_VERDICT,
-    VERDICTS,
     AlertRow,
     EncounterRow,
     EventRow,
@@ -25,6 +24,7 @@ from console.happenings import (
     selection,
 )
 from console.http import clock_of
+from console.lake import OpenLake
 from console.page import Clock, Column, Fact, Field, Island, Kind, Page, Row, Table, address, duration_text
 from console.pages.fleet import features_of
 
@@ -79,11 +79,8 @@ def events_page(console: Console, query: Query) -> Page:
     asked = selection(console.lake, query, clock, "geofence_events", "encounters")
     names = _names(console, query, asked)
     _log_access(console, query, asked, "console /events")
-    found, warnings = _tried(lambda: events(console.lake, asked))
-    met, more = _tried(lambda: encounters(console.lake, asked))
-    visible = _visible(console, query, asked, [*found, *met])
-    found = [one for one in found if _of_device(one) <= visible]
-    met = [one for one in met if _of_device(one) <= visible]
+    found, warnings = told(console, query, asked, events)
+    met, more = told(console, query, asked, encounters)
     tables = (
         Table.of(
             "events",
@@ -125,10 +122,8 @@ def alerts_page(console: Console, query: Query) -> Page:
     asked = selection(console.lake, query, clock, "alerts", "verdicts")
     names = _names(console, query, asked)
     _log_access(console, query, asked, "console /alerts")
-    found, warnings = _tried(lambda: alerts(console.lake, asked))
-    visible = _visible(console, query, asked, found)
-    found = [one for one in found if _of_device(one) <= visible]
-    verdict = query.get("verdict")
+    found, warnings = told(console, query, asked, alerts)
+    verdict = choice_asked(query, "verdict", _TITLES)
     shown = [one for one in found if not verdict or one.verdict == verdict]
     counts = Counter(one.verdict for one in found)
     table = Table.of(
@@ -141,10 +136,16 @@ def alerts_page(console: Console, query: Query) -> Page:
         empty=warnings[0] if warnings else "no alert",
     )
     facts = tuple(
-        Fact(name.replace(" ", "_"), _TITLES[name], None if warnings else counts[name], Kind.COUNT, _of(query, name))
-        for name in (*VERDICTS, NO_VERDICT)
+        Fact(
+            name.replace(" ", "_"),
+            title,
+            None if warnings else counts[name],
+            Kind.COUNT,
+            query.address_with("/alerts", verdict=name),
+        )
+        for name, title in _TITLES.items()
     )
-    verdicts = Field("verdict", "Verdict", tuple((one, _TITLES[one]) for one in (*VERDICTS, NO_VERDICT)))
+    verdicts = Field("verdict", "Verdict", tuple(_TITLES.items()))
     return Page(
         path="/alerts",
         title="Alerts",
@@ -166,25 +167,23 @@ _TITLES: Final = {
 }
 
 
-def _of(query: Query, verdict: str) -> str:
-    return query.address_with("/alerts", verdict=verdict)
-
-
-def _tried(read: Any) -> tuple[list[Any], tuple[str, ...]]:
+def told(
+    console: Console, query: Query, asked: Selection, read: Callable[[OpenLake, Selection], list[Any]]
+) -> tuple[list[Any], tuple[str, ...]]:
+    """What a read has of devices that the viewer may see throughout the span; or why nothing is known."""
     try:
-        return read(), ()
+        found = read(console.lake, asked)
     except NotRead as error:
         return [], (f"{str(error)[0].upper()}{str(error)[1:]}.",)
+    devices = {device for one in found for device in devices_of(one)}
+    visible = console.visible(query.viewer, devices, (asked.start, asked.end))
+    return [one for one in found if visible.issuperset(devices_of(one))], ()
 
 
-def _of_device(one: EventRow | EncounterRow | AlertRow) -> frozenset[TenantDevice]:
+def devices_of(one: EventRow | EncounterRow | AlertRow) -> list[TenantDevice]:
+    """The device of an event or alert, both of an encounter."""
     names = (one.device_a, one.device_b) if isinstance(one, EncounterRow) else (one.device,)
-    return frozenset(TenantDevice(one.tenant, name) for name in names)
-
-
-def _visible(console: Console, query: Query, asked: Selection, found: list[Any]) -> frozenset[TenantDevice]:
-    devices = {device for one in found for device in _of_device(one)}
-    return console.visible(query.viewer, devices, (asked.start, asked.end))
+    return [TenantDevice(one.tenant, name) for name in names]
 
 
 def _log_access(console: Console, query: Query, asked: Selection, page: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,16 +15,16 @@ from cloud_jobs.lake.coverage import TenantDevice
 from console.asked import Span, local_text, span_asked, tenant_asked, tenant_field
 from console.context import Console, Query
 from console.fixes import column_text, degrees_text
+from console.happenings import AlertRow, EncounterRow, EventRow, Selection, alerts, encounters, events
 from console.http import clock_of
 from console.movements import (
-    Happening,
     Movements,
     newest_span,
-    read_happenings,
     read_movements,
 )
 from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day, moment_of, ms_of
 from console.pages.fleet import SILENT_S, features_of
+from console.pages.happenings import devices_of, told
 
 USUAL: Final = timedelta(hours=2)
 LONGEST: Final = timedelta(hours=24)
@@ -54,11 +55,11 @@ def page(console: Console, query: Query) -> Page:
     """The events of a span, and each device's first and last fix in it."""
     zone = clock_of(console, query).zone
     span, tenant = _asked(console, query)
-    visible = partial(console.visible, query.viewer, during=span)
     moved = _read(console, query, span, tenant)
-    events, count = read_happenings(console.lake, span, visible, tenant=tenant, most=MOST_EVENTS)
-    _log_access(console, query, span, {*(one.tenant for one in moved.devices), *(one.device.tenant for one in events)})
-    cut = f" The first {len(events):,} of {count:,}." if count > len(events) else ""
+    happened, warnings = _happenings(console, query, span, tenant)
+    shown = happened[:MOST_EVENTS]
+    _log_access(console, query, span, {*(one.tenant for one in moved.devices), *(one.device.tenant for one in shown)})
+    cut = f" The first {len(shown):,} of {len(happened):,}." if len(happened) > len(shown) else ""
     return Page(
         path="/replay",
         title="Replay",
@@ -72,7 +73,7 @@ def page(console: Console, query: Query) -> Page:
                 "events",
                 "Events",
                 _EVENTS,
-                events,
+                shown,
                 partial(_event_row, zone, query.zone),
                 note=f"In the order of time.{cut}",
             ),
@@ -87,10 +88,11 @@ def page(console: Console, query: Query) -> Page:
                 "zone": zone.key,
                 "fences": features_of(console.fences.in_force(query.viewer, span.start, span.end)),
                 "events": [
-                    {"id": one.id, "t_ms": ms_of(one.time) - span.start_ms, "device": _id(one.device)} for one in events
+                    {"id": one.id, "t_ms": ms_of(one.time) - span.start_ms, "device": _id(one.device)} for one in shown
                 ],
             },
         ),
+        warnings=warnings,
         state=query.state("tenant", "at", "rate", "device")
         | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
@@ -128,6 +130,35 @@ def _read(console: Console, query: Query, span: Span, tenant: str) -> Movements:
     return read_movements(console.lake, span, rules, visible, tenant=tenant)
 
 
+class Happening(NamedTuple):
+    """An event, encounter or alert of the span. `place`: the fence or gate, or the other device of an encounter."""
+
+    id: str
+    time: datetime
+    kind: str
+    device: TenantDevice
+    place: str
+    value: float
+
+    @classmethod
+    def of(cls, one: EventRow | EncounterRow | AlertRow) -> Happening:
+        device, *others = devices_of(one)
+        if isinstance(one, EncounterRow):
+            return cls(one.id, one.start, "encounter", device, _id(*others), one.min_m)
+        # an alert has the id of the event that it announces
+        told_as, kind = (f"alert-{one.id}", f"alert: {one.kind}") if isinstance(one, AlertRow) else (one.id, one.kind)
+        return cls(told_as, one.time, kind, device, one.place, one.value)
+
+
+def _happenings(console: Console, query: Query, span: Span, tenant: str) -> tuple[list[Happening], tuple[str, ...]]:
+    """What happened in the span in the order of time, and what is not known of it."""
+    asked = Selection(tenant, "", "", "", *span, is_default=False, tenants=query.viewer.tenants, has_canaries=True)
+    found, warnings = zip(*(told(console, query, asked, read) for read in (events, encounters, alerts)), strict=True)
+    # a late event has no alert
+    rows = [one for of_kind in found for one in of_kind if not isinstance(one, AlertRow) or one.raised_at is not None]
+    return sorted(map(Happening.of, rows), key=lambda one: (one.time, one.id, one.kind)), tuple(chain(*warnings))
+
+
 def _event_row(zone: ZoneInfo, asked_zone: str, one: Happening) -> Row:
     row: Row = {
         "id": one.id,
@@ -135,7 +166,7 @@ def _event_row(zone: ZoneInfo, asked_zone: str, one: Happening) -> Row:
         "kind": one.kind,
         "device": one.device.device,
         "tenant": one.device.tenant,
-        "place": one.place if one.other is None else f"{one.other.tenant}/{one.other.device}",
+        "place": one.place,
         "value": one.value,
     }
     return row | {"href": device_day(one.device, one.time, zone, asked_zone)}

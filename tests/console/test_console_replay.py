@@ -7,14 +7,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.erasing import access_log_of
 from console.asked import Span, span_asked
 from console.context import LOCAL, Query, Viewer
 from console.errors import BadQuery, NotThere
-from console.lake import OpenLake
-from console.movements import newest_span, read_happenings
+from console.movements import newest_span
 from console.page import Clock, as_json
 from console.pages import replay
 from tests.console.conftest import NOW
@@ -93,27 +90,6 @@ def test_a_span_is_bounded_and_named_in_the_zone(served):
         with pytest.raises(BadQuery):
             span_asked(asked, clock, default=usual, longest=timedelta(days=1))
     assert newest_span(served.console.lake, timedelta(hours=2), NOW).end.date() == NOW.date()
-
-
-def test_a_retracted_event_did_not_happen_and_a_hidden_device_has_none(tmp_path):
-    lake = Lake(tmp_path / "lake")
-    lake.create()
-    event = {"tenant": "fleet", "device": "a", "epoch": 1, "seq": 1, "kind": "enter", "place": "zone", "value": 0.0}
-    event |= {"day": SPAN.start.date(), "emitted_at": SPAN.start, "commit_number": 1}
-    at = [SPAN.start + timedelta(minutes=minute) for minute in range(3)]
-    lake.append(
-        "geofence_events",
-        [
-            event | {"id": "1", "revision": 0, "time": at[1], "retracted": False},
-            event | {"id": "2", "revision": 0, "time": at[0], "retracted": False},
-            event | {"id": "2", "revision": 1, "time": at[0], "retracted": True},
-            event | {"id": "3", "revision": 0, "time": at[2], "retracted": False, "device": "hidden"},
-            event | {"id": "4", "revision": 0, "time": SPAN.end, "retracted": False},
-        ],
-    )
-    seen = {TenantDevice("fleet", "a")}
-    found, count = read_happenings(OpenLake(lake), SPAN, lambda devices: seen & {*devices}, tenant="", most=10)
-    assert ([one.id for one in found], count) == (["1"], 1)
 
 
 def test_the_picture_shows_each_vehicle_where_it_is_and_plays_by_the_clock(served, tab):
