@@ -14,7 +14,7 @@ from console.cli import fleet as fleet_command
 from console.completeness import stations
 from console.context import Query, Viewer
 from console.device_day import DeviceDay
-from console.errors import BadQuery, NotThere
+from console.errors import NotThere
 from console.movements import DayTracksReader
 from console.page import as_json
 from console.pages import device
@@ -69,7 +69,7 @@ def test_what_does_not_exist_or_may_not_be_seen_has_one_answer(served: Served) -
     answers = [httpx.get(f"{served.url}/device/{path}") for path in ("fleet/none", "none/none", "none/%3Cscript%3E")]
     assert [one.status_code for one in answers] == [404, 404, 404]
     href = served.json("/")["tables"]["devices"]["rows"][0]["href"]
-    for query in ("day=x", "day=1066-10-14", "fixes=0", "fixes=x", "zone=Mars"):
+    for query in ("day=x", "day=2026-13-01", "day=1066-10-14", "fixes=0", "fixes=x", "zone=Mars"):
         assert httpx.get(f"{served.url}{href}?{query}").status_code == 400, query
     assert served.json(href + "?day=2027-05-05")["tables"]["fixes"]["rows"] == []
 
@@ -125,10 +125,6 @@ def test_a_device_without_a_fix_has_a_page_and_another_tenants_has_none(tmp_path
     assert page["tables"]["quarters"]["rows"][0]["records"] == 1
     with pytest.raises(NotThere):
         device.page(console, asked(viewer=Viewer("x", frozenset({"rival"}))))
-    with pytest.raises(NotThere):
-        device.page(console, asked("v2"))
-    with pytest.raises(BadQuery):
-        device.page(console, asked(day="2026-13-01"))
 
 
 def test_tracks_of_a_day_are_bounded_and_only_of_devices_that_may_be_seen(tmp_path: Path) -> None:
