@@ -1,4 +1,4 @@
-"""Pictures of five pages of the console, for README and docs: `python -m tests.console.pictures CLOUD_TOML`."""
+"""Pictures of six pages of the console, for README and docs: `python -m tests.console.pictures CLOUD_TOML`."""
 
 import sys
 from datetime import timedelta
@@ -21,7 +21,7 @@ _COLOURS: Final = 128
 
 
 def addresses(lake: Lake) -> dict[str, str]:
-    """The five pages, with what the lake has: its largest document, and the drive of a customer's device."""
+    """The six pages, with what the lake has: its largest document, and the drive of a customer's device."""
     documents = lake.rows("documents", ["number", "net_minor", "currency"]).to_pylist()
     number = max(documents, key=lambda row: (row["currency"] == "EUR", row["net_minor"]))["number"]
     events = lake.rows("geofence_events", ["tenant", "device", "time"]).to_pylist()
@@ -32,6 +32,8 @@ def addresses(lake: Lake) -> dict[str, str]:
         "fleet": address(tenant=tenant, region="eu", at=f"{last + timedelta(seconds=30):%Y-%m-%dT%H:%M:%SZ}"),
         "device": address("device", tenant, event["device"], day=f"{last:%Y-%m-%d}"),
         "document": address("documents", number),
+        # the charged hour of a customer is two links further
+        "hour": address("documents", number, "lines", "3"),
         "replay": address("replay", tenant=tenant, start=begin, end=end),
         "health": address("health"),
     }
@@ -47,7 +49,10 @@ def main() -> None:
         ):
             for name, address in addresses(settings.tables).items():
                 page = browser.new_page(viewport={"width": 1280, "height": 800})
-                Tab(page, served.url).open(served.url + address)
+                tab = Tab(page, served.url)
+                tab.open(served.url + address)
+                for table in ("vehicles", "hours") if name == "hour" else ():
+                    tab.open(served.url + str(page.get_attribute(f"#{table} tbody a", "href")))
                 file = PICTURES / f"console-{name}.png"
                 page.screenshot(path=file)
                 page.close()

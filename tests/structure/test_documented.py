@@ -97,7 +97,7 @@ SETTINGS: dict[type[BaseModel], tuple[str, ...]] = {
     CanarySettings: ("canaries.md", "edge-agent.md", "centre.md", "alerts.md"),
     NotifierSettings: ("alerts.md",),
     OperatorSettings: ("access.md",),
-    CloudSettings: ("alerts.md", "centre.md", "console.md", "ingest.md", "privacy.md", "spatial-jobs.md"),
+    CloudSettings: ("alerts.md", "centre.md", "console-settings.md", "ingest.md", "privacy.md", "spatial-jobs.md"),
 }
 TYPERS_OWN = {"--install-completion", "--show-completion"}
 # As pages, docstrings and pyproject.toml name them.
