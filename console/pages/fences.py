@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import shapely
 
+from console.asked import choice_asked
 from console.context import Console, Query
 from console.errors import BadQuery, NotThere
 from console.http import clock_of
@@ -51,7 +52,7 @@ def page(console: Console, query: Query) -> Page:
     """Every version that the viewer sees in force and to come, past ones on request, and refused publications."""
     clock = clock_of(console, query)
     now = clock.now
-    state, name = query.get("state"), query.get("id")
+    state, name = choice_asked(query, "state", STATES), query.get("id")
     found = [
         one
         for one in console.fences.versions(query.viewer, now)

@@ -108,6 +108,8 @@ def test_without_a_query_the_version_in_force_is_held_against_the_one_before(con
 def test_an_unknown_fence_or_version_is_refused(console):
     with pytest.raises(BadQuery):
         fence_page(console, query(to="2020-01-01T00:00:00Z"))
+    with pytest.raises(BadQuery):
+        page(console, Query(asked={"state": "ended"}))
     with pytest.raises(NotThere):
         fence_page(console, Query(path={"id": "elsewhere"}))
 

@@ -149,12 +149,6 @@ def test_a_damaged_note_of_topics_that_are_left_out_is_not_fine(lake):
     assert checks_of(console)["left_out"].outcome is UNKNOWN
 
 
-def test_the_console_writes_nothing_into_the_lake(lake):
-    before = {path: path.stat().st_mtime_ns for path in lake.rglob("*")}
-    checks_of(console_now(lake))
-    assert {path: path.stat().st_mtime_ns for path in lake.rglob("*")} == before
-
-
 # Clusters.
 
 
