@@ -97,5 +97,5 @@ bench-alerts: setup  ## How long an alert takes, hop by hop, at 5,000 fixes a se
 bench-trial: setup  ## From `waybill try` with no stack running to the draft line of an own device, three times
 	@$(PYTHON) -m benchmarks.trial
 
-bench-console: setup  ## What the console costs in a real browser: live, replay, first paint, sizes, memory
+bench-console: setup  ## What the console costs in a real browser: live, replay, first paint, a large lake, sizes, memory
 	@$(PYTHON) -m benchmarks.console

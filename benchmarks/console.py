@@ -142,7 +142,10 @@ def browser() -> Iterator[Any]:
     with sync_playwright() as started:
         made = started.chromium.launch(executable_path=CHROMIUM, args=BROWSER_ARGUMENTS)
         # its own start is no part of a page
-        made.new_page().set_content("ready")
+        page = made.new_page()
+        page.goto("data:text/html,ready")
+        first_paint_s(page)
+        page.close()
         yield made
         made.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
@@ -233,8 +234,9 @@ class LiveFeed:
         return self._unsealer
 
     def _poll_lake(self) -> None:
-        # the first page then need not look back
-        self.poll()
+        # the first page then need not look back; what cannot be read is said by the page
+        with suppress(CloudError):
+            self._last_fixes.read(self._now())
         while not self._stop.wait(_POLL_S):
             self._leave_refused_registry()
             if self.watchers:

@@ -39,6 +39,8 @@ def open_socket(settings: ConsoleSettings) -> socket.socket:
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind((settings.host, settings.port))
+        # a browser that comes before the server runs waits
+        opened.listen()
     except OSError as error:
         opened.close()
         raise ConsoleRefused(
