@@ -24,6 +24,7 @@ from console.fixes import LastFixReader
 from console.lake import OpenLake
 from console.live import LiveFeed
 from console.movements import DayTracksReader
+from console.page import Clock
 from console.reference import Reference
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ class Viewer:
         if self.accounts is None:
             return True
         return self.accounts.issuperset(payers) if payers else self.tenants is not None
+
+    def sees_account(self, account: Account) -> bool:
+        """Whether an account is the viewer's, or has a device of a tenant that is."""
+        if self.accounts is not None and self.accounts.isdisjoint((account.id, account.parent or account.id)):
+            return False
+        return self.tenants is None or any(one.tenant in self.tenants for one in account.devices)
 
     def require_all(self) -> None:
         """For what tells of the whole platform. Raises NotThere."""
@@ -144,9 +151,18 @@ class Console:
 
         return HealthReader(self.settings, self.lake, self._folder, self.now)
 
-    def zone(self) -> ZoneInfo:
-        """The time zone of the accounts, if all have the same; UTC otherwise."""
-        return self.reference.zone()
+    def clock(self, viewer: Viewer, asked: str = "", own: str = "") -> Clock:
+        """The clock of a page: in the zone that is asked for, else its `own`, else that of all accounts which the
+        viewer may see, else UTC. Raises ValueError, ZoneInfoNotFoundError, OSError for a zone that does not exist.
+        """
+        zones = self.reference.zones(viewer.sees_account)
+        usual = own or (zones[0] if len(zones) == 1 else "UTC")
+        return Clock(ZoneInfo(asked or usual), self.now(), usual, zones)
+
+    def zone_of(self, account: str) -> str:
+        """The time zone in which an account is billed; an empty text: unknown."""
+        zones = self.reference.zones(lambda one: one.id == account)
+        return zones[0] if zones else ""
 
     def visible(
         self, viewer: Viewer, devices: Iterable[TenantDevice], during: tuple[datetime, datetime] | None = None

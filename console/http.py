@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfoNotFoundError
 
 import structlog
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
@@ -106,6 +106,7 @@ class Renderer:
             page = view(self._console, query)
             if isinstance(page, Download):
                 return _sent(page)
+            clock = clock_of(self._console, query, page.zone)
         except NotThere as error:
             page, status = _fault_page(request, "Not found", error), 404
         except BadQuery as error:
@@ -127,7 +128,7 @@ class Renderer:
             basemap=Basemap.of(self._console.settings.console),
             shown=lambda value, kind: shown(value, kind, clock),
             unknown=UNKNOWN,
-            other_zone=query.address_with(page.path, zone="" if query.zone else "UTC"),
+            zones=[(name, query.address_with(page.path, zone=name)) for name in _other_zones(page, clock)],
             data_address=query.address_with(page.path),
         )
 
@@ -138,13 +139,18 @@ def _sent(made: Download) -> Response:
     return StreamingResponse(iter(made.body), media_type=made.media_type, headers=headers)
 
 
-def clock_of(console: Console, query: Query) -> Clock:
-    """The clock of a page: the zone of its query, or that of the accounts."""
+def clock_of(console: Console, query: Query, own: str = "") -> Clock:
+    """The clock of a page: in the zone of its query, else in its own, else in that of the accounts."""
     try:
-        zone = ZoneInfo(query.zone) if query.zone else console.zone()
+        return console.clock(query.viewer, query.zone, own)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadQuery("zone", f"{query.zone!r} is not a time zone, as Europe/Berlin") from error
-    return Clock(zone, console.now())
+
+
+def _other_zones(page: Page, clock: Clock) -> list[str]:
+    """The zones to choose from. A shared link names no zone of other accounts."""
+    of_accounts = () if page.extra.get("bare") else clock.zones
+    return [name for name in dict.fromkeys((clock.usual, *of_accounts, "UTC")) if name != clock.zone.key]
 
 
 def _wants_json(request: Request) -> bool:

@@ -130,6 +130,7 @@ class Island:
 class Page:
     """A page. `path`: its address without the query, as `address` makes it. `state`: the query that shows it again.
     `warnings`: what a reader must know first. `template`: an own template of HTML, if the general one is not enough.
+    `zone`: the time zone of its subject, as a document's, in which its times are unless another is asked for.
     """
 
     path: str
@@ -141,6 +142,7 @@ class Page:
     state: Mapping[str, str] = field(default_factory=dict)
     form: tuple[Field, ...] = ()
     template: str = "page.html"
+    zone: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -174,9 +176,9 @@ def address(*parts: str, **query: str | None) -> str:
     return f"{path}?{urlencode(asked)}" if asked else path
 
 
-def device_day(device: tuple[str, str], moment: datetime, zone: ZoneInfo, asked_zone: str) -> str:
-    """The address of a device (tenant, name) on the day of a moment, which is a day of the page's zone."""
-    return address("device", *device, day=moment.astimezone(zone).date().isoformat(), zone=asked_zone)
+def device_day(device: tuple[str, str], moment: datetime, asked_zone: str) -> str:
+    """The address of a device (tenant, name) on the day of a moment; which day it is, that page's zone decides."""
+    return address("device", *device, at=plain(moment), zone=asked_zone)
 
 
 def is_usual(moment: datetime) -> bool:
@@ -204,10 +206,15 @@ def finite(value: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time zone in which times are shown, and the time of the page."""
+    """The time zone in which times are shown, and the time of the page.
+
+    `usual`: the zone in which they are shown if none is asked for. `zones`: those of the accounts that may be seen.
+    """
 
     zone: ZoneInfo
     now: datetime
+    usual: str = "UTC"
+    zones: tuple[str, ...] = ()
 
     @classmethod
     def utc(cls, now: datetime) -> Clock:

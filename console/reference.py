@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 import shapely
 
@@ -21,7 +20,6 @@ from console.lake import OpenLake
 from geo.reference.in_force import RefusedVersion, usable_fence
 from geo.spatial import Fence, Gate
 
-_UTC: Final = ZoneInfo("UTC")
 _FIRST_MS: Final = round(datetime(1, 1, 2, tzinfo=UTC).timestamp() * 1000)
 
 
@@ -123,10 +121,12 @@ class Reference:
                     found.setdefault(one.of_device, set()).add(version.account.id)
         return found
 
-    def zone(self) -> ZoneInfo:
-        """The time zone of the payers, if all have the same; UTC otherwise."""
-        zones = {one.account.payer.time_zone for one in self.state().accounts if one.account.payer}
-        return ZoneInfo(zones.pop()) if len(zones) == 1 else _UTC
+    def zones(self, which: Callable[[Account], bool]) -> tuple[str, ...]:
+        """The time zones of the payers of some accounts, each account as it was published last."""
+        newest = {one.account.id: one.account for one in self.state().accounts}
+        payers = {one.parent or name for name, one in newest.items() if which(one)}
+        found = (newest.get(payer) for payer in payers)
+        return tuple(sorted({one.payer.time_zone for one in found if one is not None and one.payer is not None}))
 
 
 def _state(lake: OpenLake) -> ReferenceState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,13 +30,14 @@ def opened(config: Path) -> Console:
 
 
 def print_page(page: Page, console: Console, *, as_json_text: bool) -> None:
-    """Prints the facts and then each table with its note and faults; times are in the accounts' zone."""
+    """Prints the facts and then each table with its note and faults; times are in its zone, or that of the accounts."""
     if as_json_text:
         sys.stdout.write(printable_json(as_json(page), indent=2) + "\n")
         return
     from cloud_jobs.terminal import screen  # noqa: PLC0415
+    from console.context import LOCAL  # noqa: PLC0415
 
-    out, clock = screen(), Clock(console.zone(), datetime.now(UTC))
+    out, clock = screen(), console.clock(LOCAL, own=page.zone)
     out.print(Text(page.title, "bold"))
     for warning in page.warnings:
         out.print(Text(f"warning: {warning}", "yellow"))

@@ -88,6 +88,7 @@ def payer_page(console: Console, query: Query) -> Page:
         tables=(_closings(found, issued, query), _reasons(found), _documents(console, issued, query)),
         state=query.state("period", "outcome"),
         form=_PERIOD_AND_OUTCOME,
+        zone=console.zone_of(payer),
     )
 
 

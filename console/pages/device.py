@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from cloud_jobs.billing.contracts import Account
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
-from console.asked import part_asked
+from console.asked import moment_asked, part_asked
 from console.completeness import stations
 from console.context import Console, Query
 from console.counts import OUTSIDE, DayUsage, usage_of
@@ -20,7 +20,7 @@ from console.errors import BadQuery, NotThere
 from console.fixes import LastFix, day_span
 from console.http import clock_of
 from console.movements import Movements
-from console.page import UNKNOWN, Column, Fact, Field, Island, Kind, Page, Row, Table, address, finite
+from console.page import UNKNOWN, Clock, Column, Fact, Field, Island, Kind, Page, Row, Table, address, finite
 from console.pages.fleet import features_of, state_of
 from console.reference import FenceVersion
 from geo.spatial import Fence, ZoneSet
@@ -96,8 +96,9 @@ def page(console: Console, query: Query) -> Page:
     account = console.reference.account_of(now).get(device)
     if not query.viewer.sees_device(device, account) or not (fix or streams or account):
         raise NotThere("there is no such device, or you may not see it")
-    zone = clock_of(console, query).zone
-    day = _day(query, fix, zone, now)
+    own = console.zone_of(account.id) if account else ""
+    clock = clock_of(console, query, own)
+    day, zone = _day(query, fix, clock), clock.zone
     path = address("device", *device)
     start, end = day_span(datetime(day.year, day.month, day.day, tzinfo=zone))
     if not start < end:
@@ -128,6 +129,7 @@ def page(console: Console, query: Query) -> Page:
         state={"day": day.isoformat(), **query.state("fixes")},
         form=(Field("day", "Day", type="date"),),
         template="device.html",
+        zone=own,
         extra={
             "bars": bars_of(quarters, holes, start, end, zone),
             "days": _days(query, path, day),
@@ -136,11 +138,12 @@ def page(console: Console, query: Query) -> Page:
     )
 
 
-def _day(query: Query, fix: LastFix | None, zone: ZoneInfo, now: datetime) -> date:
-    """The day that is asked for, else that of the last fix, else today. Raises BadQuery."""
+def _day(query: Query, fix: LastFix | None, clock: Clock) -> date:
+    """The day that is asked for, else that of the time `at`, of the last fix, or today. Raises BadQuery."""
     text = query.get("day")
     if not text:
-        return (fix.time if fix else now).astimezone(zone).date()
+        moment = moment_asked(query, "at", clock) or (fix.time if fix else clock.now)
+        return moment.astimezone(clock.zone).date()
     try:
         day = date.fromisoformat(text)
     except ValueError as error:

@@ -28,7 +28,7 @@ from console.context import LOCAL, Console, Query, Viewer
 from console.device_day import DeviceDay
 from console.errors import BadQuery, ConsoleRefused, NotThere
 from console.links import open_link
-from console.page import Column, Download, Fact, Island, Kind, Page, Row, Table, address, moment_of
+from console.page import Column, Download, Fact, Island, Kind, Page, Row, Table, address, device_day, moment_of
 from console.pages.fleet import features_of
 from console.reference import FenceVersion
 
@@ -159,6 +159,7 @@ def page(console: Console, query: Query) -> Page:
         ),
         facts=_facts(document, entry),
         template="document.html",
+        zone=_zone_of(document),
         extra={
             "bare": place.bare,
             "entry": entry,
@@ -178,6 +179,11 @@ def page(console: Console, query: Query) -> Page:
             "files": [(form.name, place.file(suffix)) for suffix, (form, _) in FORMS.items()],
         },
     )
+
+
+def _zone_of(document: Document) -> str:
+    """The payer's time zone, as the document was issued in."""
+    return str(document["invoicing_period"]["time_zone"])
 
 
 def _facts(document: Document, entry: IssuedDocument) -> tuple[Fact, ...]:
@@ -304,16 +310,16 @@ def line_page(console: Console, query: Query) -> Page:
     issued, line = _line_of(console, query, place)
     number = line["invoice_line_identifier"]
     path, title = place.href("lines", str(number)), f"Line {number} of {place.number}: {line['item_name']}"
-    extra = {"bare": place.bare}
+    extra, zone = {"bare": place.bare}, _zone_of(issued.document)
     facts = _line_facts(line, issued.document, place, query.zone)
     if line["kind"] != ChargeKind.USAGE.value:
         warning = f"This is a {line['kind']}: it follows from other lines, not from records."
-        return Page(path, title, facts=facts, warnings=(warning,), extra=extra)
+        return Page(path, title, facts=facts, warnings=(warning,), zone=zone, extra=extra)
     device = _device_asked(query, place, issued.document, number)
     if device is None:
         show = Presentation(issued.document, look_of(console.lake.lake, issued.document, "en"))
         tables = (_vehicles(issued.document, show, place, query, number),)
-        return Page(path, title, tables=tables, facts=facts, state=query.state(*_ASKED), extra=extra)
+        return Page(path, title, tables=tables, facts=facts, state=query.state(*_ASKED), zone=zone, extra=extra)
     asked = query.get("again") == "yes"
     hours = None if asked or _rows_of(issued.document, number, device) <= AT_ONCE else ()
     found = console.bills.explained(issued, number, device, hours)
@@ -324,6 +330,7 @@ def line_page(console: Console, query: Query) -> Page:
         facts=(*facts, *_outcome_facts(found, hours, place, query)),
         warnings=tuple(_warnings(found)),
         state=query.state(*_ASKED),
+        zone=zone,
         extra=extra,
     )
 
@@ -489,11 +496,12 @@ def hour_page(console: Console, query: Query) -> Page:
         tables=(_records(evidence, part), _borders(evidence.borders, query)),
         facts=(
             *_hour_facts(found, charged, place, query),
-            *(() if place.bare else [_day_of(console, device, hour, query)]),
+            *(() if place.bare else [_day_of(device, hour, query)]),
         ),
         island=Island("evidence", lambda: _island(console, query, found, charged, evidence)),
         warnings=tuple(_hour_warnings(found, charged)),
         state=query.state(*_ASKED),
+        zone=_zone_of(issued.document),
         extra={"bare": place.bare},
     )
 
@@ -522,9 +530,8 @@ def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: 
     )
 
 
-def _day_of(console: Console, device: TenantDevice, hour: datetime, query: Query) -> Fact:
-    day = hour.astimezone(console.zone()).date().isoformat()
-    return Fact("day", "Day of the device", day, href=address("device", *device, day=day, zone=query.zone))
+def _day_of(device: TenantDevice, hour: datetime, query: Query) -> Fact:
+    return Fact("day", "The device", "its whole day", href=device_day(device, hour, query.zone))
 
 
 def _hour_warnings(found: ExplainedLine, hour: ExplainedHour) -> Iterator[str]:

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -74,10 +73,10 @@ def page(console: Console, query: Query) -> Page:
                 "Events",
                 _EVENTS,
                 shown,
-                partial(_event_row, zone, query.zone),
+                partial(_event_row, query.zone),
                 note=f"In the order of time.{cut}",
             ),
-            _devices(moved, span, zone, query.zone),
+            _devices(moved, span, query.zone),
         ),
         island=Island(
             "replay",
@@ -159,7 +158,7 @@ def _happenings(console: Console, query: Query, span: Span, tenant: str) -> tupl
     return sorted(map(Happening.of, rows), key=lambda one: (one.time, one.id, one.kind)), tuple(chain(*warnings))
 
 
-def _event_row(zone: ZoneInfo, asked_zone: str, one: Happening) -> Row:
+def _event_row(asked_zone: str, one: Happening) -> Row:
     row: Row = {
         "id": one.id,
         "time": one.time,
@@ -169,10 +168,10 @@ def _event_row(zone: ZoneInfo, asked_zone: str, one: Happening) -> Row:
         "place": one.place,
         "value": one.value,
     }
-    return row | {"href": device_day(one.device, one.time, zone, asked_zone)}
+    return row | {"href": device_day(one.device, one.time, asked_zone)}
 
 
-def _devices(moved: Movements, span: Span, zone: ZoneInfo, asked_zone: str) -> Table:
+def _devices(moved: Movements, span: Span, asked_zone: str) -> Table:
     fixes, row = moved.tracks.fixes, moved.tracks.row
     device = fixes.device[row]
     count = len(moved.devices)
@@ -190,7 +189,7 @@ def _devices(moved: Movements, span: Span, zone: ZoneInfo, asked_zone: str) -> T
             "last": times[1],
             "fixes": end - begin,
             "metres": float(metres[at]) if end > begin else None,
-            "href": device_day(one, times[0] or span.start, zone, asked_zone),
+            "href": device_day(one, times[0] or span.start, asked_zone),
         }
 
     cut = f" The first {MOST_DEVICES:,} of {count:,} devices." if count > MOST_DEVICES else ""

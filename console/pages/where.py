@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import shapely
@@ -207,7 +206,7 @@ def page(console: Console, query: Query) -> Page:
         path="/where",
         title="Place and time",
         facts=() if found is None else _facts(found, span),
-        tables=_tables(found, zone, query.zone),
+        tables=_tables(found, query.zone),
         island=Island("where", _island(console.fences.in_force(query.viewer, span.start, span.end), area, found)),
         state=query.state(*_AREAS, "tenant")
         | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
@@ -233,7 +232,7 @@ def _facts(found: Presence, span: Span) -> tuple[Fact, ...]:
     )
 
 
-def _tables(found: Presence | None, zone: ZoneInfo, asked_zone: str) -> tuple[Table, ...]:
+def _tables(found: Presence | None, asked_zone: str) -> tuple[Table, ...]:
     if found is None:
         return (Table("visits", "Visits", _VISITS, empty="Draw an area on the map, or type one."),)
     count = len(found.visits)
@@ -246,20 +245,20 @@ def _tables(found: Presence | None, zone: ZoneInfo, asked_zone: str) -> tuple[Ta
         of_device.setdefault(visit.device, []).append(visit)
     devices = [*of_device.items()][:MOST_VISITS]
     return (
-        Table.of("devices", "Devices", _DEVICES, devices, partial(_device_row, found, zone, asked_zone), empty=empty),
+        Table.of("devices", "Devices", _DEVICES, devices, partial(_device_row, found, asked_zone), empty=empty),
         Table.of(
             "visits",
             "Visits",
             _VISITS,
             found.visits[:MOST_VISITS],
-            partial(_visit_row, zone, asked_zone),
+            partial(_visit_row, asked_zone),
             note=note,
             empty=empty,
         ),
     )
 
 
-def _visit_row(zone: ZoneInfo, asked_zone: str, one: Visit) -> Row:
+def _visit_row(asked_zone: str, one: Visit) -> Row:
     return {
         "id": f"{one.device.tenant}/{one.device.device}/{one.start.isoformat()}",
         "device": one.device.device,
@@ -269,11 +268,11 @@ def _visit_row(zone: ZoneInfo, asked_zone: str, one: Visit) -> Row:
         "end": one.end,
         "ended": one.ended,
         "stay_s": one.stay_s,
-        "href": device_day(one.device, one.start, zone, asked_zone),
+        "href": device_day(one.device, one.start, asked_zone),
     }
 
 
-def _device_row(found: Presence, zone: ZoneInfo, asked_zone: str, item: tuple[TenantDevice, list[Visit]]) -> Row:
+def _device_row(found: Presence, asked_zone: str, item: tuple[TenantDevice, list[Visit]]) -> Row:
     device, visits = item
     return {
         "id": f"{device.tenant}/{device.device}",
@@ -284,7 +283,7 @@ def _device_row(found: Presence, zone: ZoneInfo, asked_zone: str, item: tuple[Te
         "metres": found.metres.get(device),
         "first": visits[0].start,
         "last": max(visit.end for visit in visits),
-        "href": device_day(device, visits[0].start, zone, asked_zone),
+        "href": device_day(device, visits[0].start, asked_zone),
     }
 
 

@@ -26,7 +26,7 @@ from cloud_jobs.lake.tables import Lake
 from console.app import make_app
 from console.bills import BillReader
 from console.context import Console, Viewer
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.page_lake import NOW, PageLake
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake, used
 from tests.cloud_jobs.publications import row_of
@@ -171,7 +171,7 @@ def test_a_line_opens_to_hours_records_and_the_border_in_force(billed: Served, b
     ]
     assert len(records) == min(500, explained["records_in_all"])
     assert [one["zone"] for one in rows(hour, "borders")] == [RING]
-    assert billed.json(f"/device/fleet/eu-0001?day={hour['facts']['day']}")["path"] == "/device/fleet/eu-0001"
+    assert 'href="/device/fleet/eu-0001?at=2026-01-05T' in billed.html(shown[0]["href"])
     island = hour["island"]
     assert [one["properties"]["id"] for one in island["fences"]["features"]] == [RING]
     assert len(island["fixes"]) > 0 < len(island["track"])
@@ -348,6 +348,32 @@ def test_a_link_shows_one_document_with_its_evidence_and_nothing_else(links: Lin
     for address in (link, distance_in_ring(page)["href"], rows(line, "hours")[0]["href"]):
         found = re.findall(r'href="(/[^"]*)"', site.html(address))
         assert [one for one in found if not one.startswith((link, "/static/", "?"))] == []
+
+
+def test_bills_are_in_the_zone_of_their_payer_and_other_pages_name_the_mix(
+    links: Links, billed_lake: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(billed_lake, tmp_path / "lake")
+    far = account("far", payer=payer(time_zone="Asia/Tokyo"))
+    Lake(tmp_path / "lake").append("reference", [row_of("account", "far", json.dumps(far), 99)])
+    console = console_of(tmp_path / "lake", link_key=links.settings.parent / "link.key")
+    site, shared = Site(console), urlsplit(links.make(NUMBER)["link"]).path
+    for document in (f"/documents/{NUMBER}", shared):
+        line = distance_in_ring(site.json(document))["href"]
+        hour = rows(site.json(line), "hours")[0]["href"]
+        for address in (document, line, hour):
+            assert "Times in Europe/Berlin<" in site.html(address)
+            assert ("Tokyo" in site.html(address)) is (document != shared), "of other accounts a link shows nothing"
+        assert "2026-01-05 08:00:00 +01:00" in site.html(hour)
+        assert "2026-01-05 07:00:00 UTC" in site.html(f"{hour}&zone=UTC")
+    for address, zone in (
+        ("/device/fleet/eu-0001", "Europe/Berlin<"),
+        ("/bills/far?period=2026", "Asia/Tokyo<"),
+        ("/bills", "UTC: accounts have 2 zones<"),
+        ("/bills?zone=Asia/Tokyo", "Asia/Tokyo<"),
+    ):
+        assert f"Times in {zone}" in site.html(address)
+    assert "Times in Europe/Berlin<" in Site(console, Viewer("acme", accounts=frozenset({"acme"}))).html("/bills")
 
 
 def test_a_link_that_is_changed_expired_or_revoked_opens_nothing(links: Links) -> None:

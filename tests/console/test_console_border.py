@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -72,17 +73,15 @@ def test_a_vehicle_does_not_show_its_new_account_what_the_old_one_paid_for(sold:
     assert fleets == [["acme/*", "fleet/*", "rival/*"]] * len(fleets)
 
 
-def test_a_link_to_a_day_has_the_day_of_the_zone_of_the_page(sold: Console) -> None:
+def test_a_link_to_a_time_opens_the_day_of_the_zone_of_the_devices_page(sold: Console) -> None:
     asked = {**BEFORE, "end": "2026-01-05T11:00Z", "zone": "Pacific/Kiritimati"}
     for view in (replay.page, where.page):
-        tables = {table.id: table for table in view(sold, Query(asked=asked)).tables}
-        links = {row["href"] for row in tables["devices"].rows if row["device"] == "van"}
-        assert links == {"/device/acme/van?day=2026-01-05&zone=Pacific%2FKiritimati"}
-        asked["start"] = "2026-01-05T10:00Z"
-        tables = {table.id: table for table in view(sold, Query(asked=asked)).tables}
-        links = {row["href"] for row in tables["devices"].rows if row["device"] == "van"}
-        assert links == {"/device/acme/van?day=2026-01-06&zone=Pacific%2FKiritimati"}
-        asked["start"] = BEFORE["start"]
+        for start, day in (("08:00", "2026-01-05"), ("10:00", "2026-01-06")):
+            asked["start"] = f"2026-01-05T{start}Z"
+            tables = {table.id: table for table in view(sold, Query(asked=asked)).tables}
+            [link] = {row["href"] for row in tables["devices"].rows if row["device"] == "van"}
+            opened = device.page(sold, Query(path=VAN, asked=dict(parse_qsl(urlsplit(link).query))))
+            assert opened.state["day"] == day
 
 
 def test_times_at_the_ends_of_the_calendar_and_days_that_never_were_are_refused(sold: Console) -> None:

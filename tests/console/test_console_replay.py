@@ -74,7 +74,7 @@ def test_a_span_is_bounded_and_named_in_the_zone(served):
     def usual() -> Span:
         return SPAN
 
-    zone = served.console.zone()
+    zone = served.console.clock(LOCAL).zone
     clock = Clock(zone, NOW)
     asked = Query(asked={"start": "2026-01-05T08:00", "end": "2026-01-05T09:00+01:00"})
     made = span_asked(asked, clock, default=usual, longest=timedelta(days=1))

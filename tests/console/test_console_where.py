@@ -62,7 +62,7 @@ def test_a_visit_is_cut_by_the_window_and_says_so(console):
     asked = {"start": "2026-01-05T08:05Z", "end": "2026-01-05T08:10Z", "box": "9.9,49.9,10.9,50.1"}
     [visit] = where.page(console, Query(asked=asked)).tables[1].rows
     assert (visit["began"], visit["ended"], visit["stay_s"]) == ("inside before", "inside after", 300.0)
-    assert visit["href"] == "/device/fleet/a?day=2026-01-05"
+    assert visit["href"] == "/device/fleet/a?at=2026-01-05T08%3A05%3A00Z"
 
 
 @pytest.mark.parametrize(
