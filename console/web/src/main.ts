@@ -14,7 +14,7 @@ const islands: Record<string, () => Promise<{ draw: Island }>> = {
   where: () => import("./where"),
 };
 
-/** Tables come first: the code of a map and its picture would delay the first paint by up to a second. */
+/** Tables come first: the data and the code of a map would delay the first paint by up to a second. */
 const painted = new Promise<void>((resolve) => {
   new PerformanceObserver(() => resolve()).observe({ type: "paint", buffered: true });
   // a tab in the background paints nothing
@@ -25,10 +25,10 @@ async function start(element: HTMLElement): Promise<void> {
   const kind = element.dataset.island ?? "";
   const load = islands[kind];
   if (!load) return;
+  await painted;
   const answer = await fetch(element.dataset.address ?? location.href, { headers: { accept: "application/json" } });
   if (!answer.ok) throw new Error(`${answer.status} of ${answer.url}`);
   const page = (await answer.json()) as { island: Record<string, unknown> };
-  await painted;
   const { draw } = await load();
   await draw(element, page.island);
 }
