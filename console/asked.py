@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
+from cloud_jobs.billing.contracts import is_canary
+from cloud_jobs.lake.coverage import TenantDevice
 from console.errors import BadQuery
 from console.page import Clock, Field, is_usual, ms_of
 
@@ -36,6 +38,17 @@ def choice_asked(query: Query, name: str, values: Collection[str]) -> str:
     if text and text not in values:
         raise BadQuery(name, f"{text!r} is not one of {', '.join(values)}")
     return text
+
+
+NO_CANARIES: Final = "Canaries are left out; choose their tenant to see them."
+
+
+def visible_asked(
+    console: Console, query: Query, devices: Collection[TenantDevice], during: tuple[datetime, datetime] | None = None
+) -> Collection[TenantDevice]:
+    """The devices that the viewer may see, without canaries unless a tenant is asked for."""
+    asked = [one for one in devices if query.get("tenant") or not is_canary(one.tenant)]
+    return console.visible(query.viewer, asked, during)
 
 
 def moment_asked(query: Query, name: str, clock: Clock) -> datetime | None:

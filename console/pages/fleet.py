@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
 
+from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import Box, choice_asked, moment_asked, part_asked
+from console.asked import NO_CANARIES, Box, choice_asked, moment_asked, part_asked
 from console.completeness import STATES
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
@@ -94,7 +95,8 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
     if at is not None:
         fixes = console.last_fixes.at(at, fixes)
     everything = seen_devices(console, query, fixes, now)
-    matching = _matching(everything, query)
+    asked = [one for one in everything if query.get("tenant") or not is_canary(one.device.tenant)]
+    matching = _matching(asked, query)
     part = part_asked(query, "/", "page", each=rows_of_page, of=len(matching))
     shown = matching[part.begin : part.end]
     devices = [one.device for one in shown]
@@ -107,15 +109,16 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
         "Devices",
         COLUMNS,
         tuple(_row(one, usage.get(one.device), alerts, now) for one in shown),
-        note=f"{part.note} {_note(fixes, at)}".strip(),
+        note=" ".join(filter(None, (part.note, _note(fixes, at), NO_CANARIES * (len(asked) < len(everything))))),
         empty="no device matches",
         links=part.links,
     )
+    facts = _facts(matching, fixes, now, query)
     return Page(
         path="/",
         title="Fleet",
         tables=(table,),
-        facts=_facts(matching, fixes, now, query),
+        facts=facts,
         island=Island(
             "fleet",
             lambda: (
@@ -123,7 +126,8 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
             ),
         ),
         state=query.state(*_FILTERS, "box", "at", "page"),
-        form=_form(everything),
+        form=_form(everything, asked),
+        extra={"links": _ways_to_then(facts, query)},
     )
 
 
@@ -200,6 +204,20 @@ def _facts(matching: Sequence[Seen], fixes: LastFixes, now: datetime, query: Que
     return tuple(facts)
 
 
+def _ways_to_then(facts: Sequence[Fact], query: Query) -> tuple[tuple[str, str], ...]:
+    """What shows the fleet when most devices stopped, if they did."""
+    for fact in facts:
+        if fact.key == "stopped":
+            then = f"{fact.value.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+            start, end = ((fact.value + timedelta(seconds=one)).isoformat() for one in (-7200, 1))
+            replay = address("replay", start=start, end=end, tenant=query.get("tenant"), zone=query.zone)
+            return (f"Show the fleet of {then}, when most devices stopped", fact.href), (
+                "Replay the two hours before",
+                replay,
+            )
+    return ()
+
+
 def _stopped(silent: Sequence[datetime], devices: int) -> datetime | None:
     """When most devices sent their last fix, if most are silent: the newest such fix near the median of all."""
     if len(silent) * 2 <= devices:
@@ -228,8 +246,9 @@ def _note(fixes: LastFixes, at: datetime | None) -> str:
     return said if at is None else f"{said} {earlier}"
 
 
-def _form(everything: Sequence[Seen]) -> tuple[Field, ...]:
-    known = {name: sorted({one.value(name) for one in everything} - {""}) for name in ("tenant", "account", "region")}
+def _form(everything: Sequence[Seen], asked: Sequence[Seen]) -> tuple[Field, ...]:
+    known = {"tenant": sorted({one.device.tenant for one in everything})}
+    known |= {name: sorted({one.value(name) for one in asked} - {""}) for name in ("account", "region")}
     return (
         *(Field.choice(name, name.capitalize(), values) for name, values in (known | _CHOICES).items() if values),
         Field("box", "Box (west,south,east,north)"),

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import choice_asked, tenant_field
+from console.asked import NO_CANARIES, choice_asked, tenant_field
 from console.context import Console, Query
 from console.happenings import (
     EVENT_KINDS,
@@ -265,7 +265,7 @@ def _device(tenant: str, device: str, query: Query) -> str:
 
 def _note(asked: Selection, clock: Clock, count: int) -> str:
     newest = " This is the newest day that has any." if asked.is_default else ""
-    canaries = "" if asked.tenant else " Canaries are left out; choose their tenant to see them."
+    canaries = "" if asked.tenant else f" {NO_CANARIES}"
     return f"From {clock.text(asked.start)} to {clock.text(asked.end)}.{newest}{_cut(count)}{canaries}"
 
 

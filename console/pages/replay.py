@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import Span, local_text, span_asked, tenant_asked, tenant_field
+from console.asked import NO_CANARIES, Span, local_text, span_asked, tenant_asked, tenant_field, visible_asked
 from console.context import Console, Query
 from console.fixes import column_text, degrees_text
 from console.happenings import AlertRow, EncounterRow, EventRow, Selection, alerts, encounters, events
@@ -74,7 +74,7 @@ def page(console: Console, query: Query) -> Page:
                 _EVENTS,
                 shown,
                 partial(_event_row, query.zone),
-                note=f"In the order of time.{cut}",
+                note=f"In the order of time.{cut} {'' if tenant else NO_CANARIES}",
             ),
             _devices(moved, span, query.zone),
         ),
@@ -123,7 +123,7 @@ def _asked(console: Console, query: Query) -> tuple[Span, str]:
 
 
 def _read(console: Console, query: Query, span: Span, tenant: str) -> Movements:
-    visible = partial(console.visible, query.viewer, during=span)
+    visible = partial(visible_asked, console, query, during=span)
     # places as reported: a replay shows what was received
     rules = console.settings.tracks.as_reported()
     return read_movements(console.lake, span, rules, visible, tenant=tenant)

@@ -13,9 +13,10 @@ import numpy as np
 import shapely
 
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import Box, Span, local_text, span_asked, tenant_asked, tenant_field
+from console.asked import NO_CANARIES, Box, Span, local_text, span_asked, tenant_asked, tenant_field, visible_asked
 from console.context import Console, Query
 from console.errors import BadQuery
+from console.fixes import degrees_text
 from console.http import clock_of
 from console.movements import Movements, newest_span, read_movements
 from console.page import Column, Fact, Field, Island, Kind, Page, Row, Table, device_day, moment_of
@@ -143,7 +144,7 @@ def find_presence(console: Console, query: Query, area: Fence, span: Span, tenan
         # what decides the first and the last segment lies outside the window
         span.widened(rules.margin_ms, rules.reach_ahead_ms),
         rules,
-        partial(console.visible, query.viewer, during=span),
+        partial(visible_asked, console, query, during=span),
         tenant=tenant,
         near=Box(west, south, east, north),
     )
@@ -206,8 +207,12 @@ def page(console: Console, query: Query) -> Page:
         path="/where",
         title="Place and time",
         facts=() if found is None else _facts(found, span),
-        tables=_tables(found, query.zone),
-        island=Island("where", _island(console.fences.in_force(query.viewer, span.start, span.end), area, found)),
+        tables=_tables(found, query),
+        island=Island(
+            "where",
+            _island(console.fences.in_force(query.viewer, span.start, span.end), area, found)
+            | _places(console, query, span),
+        ),
         state=query.state(*_AREAS, "tenant")
         | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
@@ -221,6 +226,19 @@ def page(console: Console, query: Query) -> Page:
     )
 
 
+def _places(console: Console, query: Query, span: Span) -> dict[str, str]:
+    """Last fixes, for a map that shows where devices are before an area is named."""
+    if any(map(query.get, _AREAS)):
+        return {}
+    console.log_fleet_access(query.viewer, "console where")
+    fixes = console.feed.fixes(console.now()).of
+    places = [fixes[one] for one in visible_asked(console, query, fixes, span)]
+    return {
+        "longitude": degrees_text(np.array([one.longitude for one in places])),
+        "latitude": degrees_text(np.array([one.latitude for one in places])),
+    }
+
+
 def _facts(found: Presence, span: Span) -> tuple[Fact, ...]:
     return (
         Fact("start", "From", span.start, Kind.TIME),
@@ -232,13 +250,14 @@ def _facts(found: Presence, span: Span) -> tuple[Fact, ...]:
     )
 
 
-def _tables(found: Presence | None, asked_zone: str) -> tuple[Table, ...]:
+def _tables(found: Presence | None, query: Query) -> tuple[Table, ...]:
     if found is None:
-        return (Table("visits", "Visits", _VISITS, empty="Draw an area on the map, or type one."),)
+        return (Table("visits", "Visits", _VISITS, empty="Name an area above, or draw one on the map."),)
     count = len(found.visits)
     cut = f" The first {MOST_VISITS:,} of {count:,}." if count > MOST_VISITS else ""
     hidden = f" {found.pieces - MOST_PIECES:,} parts of tracks are not drawn." if found.pieces > MOST_PIECES else ""
-    note = f"Times are those of the crossings. {found.moved.read_note()}{cut}{hidden}"
+    canaries, asked_zone = "" if query.get("tenant") else f" {NO_CANARIES}", query.zone
+    note = f"Times are those of the crossings. {found.moved.read_note()}{cut}{hidden}{canaries}"
     empty = "no device was there"
     of_device: dict[TenantDevice, list[Visit]] = {}
     for visit in found.visits:

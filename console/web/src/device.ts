@@ -1,7 +1,7 @@
 // The track of a device on a day, split at gaps, coloured by speed or by zone.
 import type { ExpressionSpecification } from "maplibre-gl";
 import { int16, int32, linesOf, placeAt, placesOf, type Place } from "./columns";
-import { addFences, boxOf, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, namesOf, round, show, zoneColour } from "./map";
+import { addFences, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, namesOf, round, show, zoneColour } from "./map";
 import { make } from "./page";
 
 type By = "speed" | "zone";
@@ -82,7 +82,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   const ids = namesOf(fences).map(([id]) => id);
   const colourOfZone = (zone: string): string => zoneColour(Math.max(ids.indexOf(zone), 0));
   legendOf(element, [...speeds.map(([, , text], at): Entry => [`zone speed-${at}`, text]), ["zone speed-unknown", "unknown, or outside all zones"]], fences);
-  const map = await makeMap(element, boxOf(track.lines.flat()));
+  const map = await makeMap(element, [track.lines.flat()]);
   addFences(map, fences);
   const colour = colours();
   map.addSource("track", { type: "geojson", data: runs(track, "speed", colourOfZone) });

@@ -1,7 +1,7 @@
 // The fixes of one hour of a charge, the rest of the vehicle's hour beside them, and the borders as they were in force.
 import type { Map } from "maplibre-gl";
 import type { Place } from "./columns";
-import { addFences, addLine, boxOf, collectionOf, colours, feature, finish, legendOf, makeMap, show } from "./map";
+import { addFences, addLine, collectionOf, colours, feature, finish, legendOf, makeMap, show } from "./map";
 import { selectRow } from "./page";
 
 interface Fix {
@@ -61,7 +61,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
     ["state state-track", "the rest of the hour"],
     ["state state-border", `borders in force ${fences.features.length}`],
   ]);
-  const map = await makeMap(element, boxOf(fixes.length ? fixes.map(placeOf) : track.flat()));
+  const map = await makeMap(element, [fixes.length ? fixes.map(placeOf) : track.flat()]);
   addFences(map, fences);
   addLine(map, "track", feature({ type: "MultiLineString", coordinates: track }), {
     "line-color": colours().ring,

@@ -1,5 +1,5 @@
 // Fences: all of a list, or two versions of one: the old border dashed, the new one solid, and what was added and removed.
-import { addFences, addLine, busiest, colours, feature, finish, legendOf, makeMap, placesIn } from "./map";
+import { addFences, addLine, colours, feature, finish, legendOf, makeMap, placesIn } from "./map";
 import type { Map } from "maplibre-gl";
 
 type Collection = GeoJSON.FeatureCollection;
@@ -21,7 +21,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       ["difference-removed", "removed"],
     ], shown);
   }
-  const map = await makeMap(element, busiest([...shown.features, ...(old?.features ?? [])].slice(0, 500).map((one) => [...placesIn(one.geometry)])));
+  const map = await makeMap(element, [...shown.features, ...(old?.features ?? [])].map((one) => [...placesIn(one.geometry)]));
   const colour = colours();
   addFences(map, shown);
   addArea(map, "added", data["added"], colour.good);

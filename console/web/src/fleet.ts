@@ -2,7 +2,7 @@
 import type { Map } from "maplibre-gl";
 import { linesOf, int32, placeAt, placesOf } from "./columns";
 import { fixesOf, follow, type Update } from "./live";
-import { addFences, addTracks, boxOf, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, nearest, show, wedge } from "./map";
+import { addFences, addTracks, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, nearest, show, wedge } from "./map";
 import { mercatorX, mercatorY, MoverLayer, type State, states, verticesOf, type Vertices, writeVertex } from "./movers";
 import { clockOf, make, selectRow } from "./page";
 
@@ -200,7 +200,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   const said = element.appendChild(make("p", { className: "live", textContent }));
   const entries = (counts: Counts) => states.map((state): Entry => [`state state-${state}`, `${state} ${counts[state]}`]);
   const legend = legendOf(element, entries(arrange(fleet)), data["fences"] as GeoJSON.FeatureCollection);
-  const map = await makeMap(element, boxOf(fleet.ids.map((_, at) => placeAt(fleet.fixes, at))));
+  const map = await makeMap(element, fleet.ids.map((_, at) => [placeAt(fleet.fixes, at)]));
   const tracks = data["tracks"] as Record<string, unknown>;
   addTracks(map, linesOf(placesOf(tracks), int32(tracks["begins"])));
   addFences(map, data["fences"] as GeoJSON.FeatureCollection);

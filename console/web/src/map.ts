@@ -36,16 +36,11 @@ export function planar(collection: GeoJSON.FeatureCollection): GeoJSON.FeatureCo
     const pole = Math.sign(first[1]) * 85.06;
     return [...line, [last[0], pole], [first[0], pole], first];
   };
-  const features = collection.features.map((one) => {
-    const geometry = one.geometry;
-    if (geometry.type === "Polygon") return { ...one, geometry: { ...geometry, coordinates: geometry.coordinates.map(mended) } };
-    if (geometry.type === "MultiPolygon") {
-      const coordinates = geometry.coordinates.map((polygon) => polygon.map(mended));
-      return { ...one, geometry: { ...geometry, coordinates } };
-    }
-    return one;
-  });
-  return { ...collection, features };
+  // an island for itself: one that is nothing at a low zoom would else become a hole of the land before it
+  const polygons = collection.features.flatMap(({ geometry }) => (
+    geometry.type === "Polygon" ? [geometry.coordinates] : geometry.type === "MultiPolygon" ? geometry.coordinates : []
+  ));
+  return collectionOf(polygons.map((rings) => feature({ type: "Polygon", coordinates: rings.map(mended) })));
 }
 
 async function land(url: string): Promise<GeoJSON.FeatureCollection> {
@@ -71,8 +66,16 @@ export function addLine(map: maplibregl.Map, id: string, data: GeoJSON.GeoJSON, 
 }
 export const round = { "line-cap": "round", "line-join": "round" } as const;
 
-/** An empty map in the page's colours, which shows a box; the camera moves only when the user moves it. */
-export async function makeMap(element: HTMLElement, box: Box | null): Promise<maplibregl.Map> {
+const fit = { padding: 40, maxZoom: 15 };
+
+/**
+ * An empty map in the page's colours, which shows the region with the most groups of places; a button shows each other
+ * one, which would be a dot an ocean away. The camera moves only when the user moves it.
+ */
+export async function makeMap(element: HTMLElement, groups: Place[][]): Promise<maplibregl.Map> {
+  const regions = regionsOf(groups);
+  const [first] = regions;
+  const buttons = element.appendChild(make("p", { className: "choice" }));
   const canvas = element.appendChild(make("div", { className: "map" }));
   const colour = colours();
   const map = new maplibregl.Map({
@@ -84,8 +87,14 @@ export async function makeMap(element: HTMLElement, box: Box | null): Promise<ma
     },
     attributionControl: false,
     maxZoom: 19,
-    ...(box ? { bounds: box, fitBoundsOptions: { padding: 40, maxZoom: 15 } } : { center: [10, 30], zoom: 1 }),
+    ...(first ? { bounds: first.box, fitBoundsOptions: fit } : { center: [10, 30], zoom: 1 }),
   });
+  const views: [string, Box][] = regions.slice(0, 6).map(({ box, count }) => [`${count} near ${roundPlace(box)}`, box]);
+  if (views.length > 1) views.push(["All", boxOf(regions.flatMap(({ box }) => [[box[0], box[1]], [box[2], box[3]]] as Place[])) as Box]);
+  for (const [textContent, box] of views.length > 1 ? views : []) {
+    const button = buttons.appendChild(make("button", { type: "button", textContent }));
+    button.addEventListener("click", () => map.fitBounds(box, { ...fit, animate: false }));
+  }
   map.addControl(new maplibregl.NavigationControl({ showCompass: false }), "top-right");
   map.addControl(new maplibregl.ScaleControl({ unit: "metric" }), "bottom-left");
   const credits = ["Land: Natural Earth", basemapCredit()].filter((one) => one);
@@ -96,6 +105,7 @@ export async function makeMap(element: HTMLElement, box: Box | null): Promise<ma
     element.dataset.error = String(event.error);
   });
   await new Promise<void>((resolve) => map.once("load", () => resolve()));
+  if (canvas.clientWidth < 500) canvas.querySelector(".maplibregl-ctrl-attrib")?.classList.remove("maplibregl-compact-show");
   map.addSource("land", { type: "geojson", data: await land(landUrl) });
   map.addLayer({ id: "land", type: "fill", source: "land", paint: { "fill-color": colour.land } });
   map.addLayer({ id: "coast", type: "line", source: "land", paint: { "line-color": colour.coast, "line-width": 0.8 } });
@@ -106,14 +116,38 @@ export async function makeMap(element: HTMLElement, box: Box | null): Promise<ma
   return map;
 }
 
-/** The box of the region with the most groups of places: regions an ocean apart would show as dots. */
-export function busiest(groups: Place[][]): Box | null {
-  let best: Place[][] = [];
-  for (const [x, y] of groups.flatMap(([first]) => (first ? [first] : []))) {
-    const near = groups.filter(([first]) => first && Math.abs(first[0] - x) < 2 && Math.abs(first[1] - y) < 2);
-    if (near.length > best.length) best = near;
+const roundPlace = ([west, south, east, north]: Box): string => {
+  const [longitude, latitude] = [Math.round((west + east) / 2), Math.round((south + north) / 2)];
+  return `${Math.abs(latitude)}°${latitude < 0 ? "S" : "N"} ${Math.abs(longitude)}°${longitude < 0 ? "W" : "E"}`;
+};
+
+/** The regions of groups of places, the one with the most groups first: groups in neighbouring squares of 2° are one. */
+function regionsOf(groups: Place[][]): { box: Box; count: number }[] {
+  const squares = new globalThis.Map<string, Place[][]>();
+  for (const group of groups) {
+    const [first] = group;
+    if (!first) continue;
+    const key = `${Math.floor(first[0] / 2)},${Math.floor(first[1] / 2)}`;
+    const square = squares.get(key);
+    if (square) square.push(group);
+    else squares.set(key, [group]);
   }
-  return boxOf(best.flat());
+  const regions: Place[][][] = [];
+  while (squares.size) {
+    const region: Place[][] = [];
+    const keys = [squares.keys().next().value as string];
+    for (let key = keys.pop(); key !== undefined; key = keys.pop()) {
+      const found = squares.get(key);
+      if (!found) continue;
+      squares.delete(key);
+      for (const one of found) region.push(one);
+      const [x, y] = key.split(",").map(Number) as [number, number];
+      for (const east of [-1, 0, 1]) for (const north of [-1, 0, 1]) keys.push(`${x + east},${y + north}`);
+    }
+    regions.push(region);
+  }
+  regions.sort((one, other) => other.length - one.length);
+  return regions.map((region) => ({ box: boxOf(region.flat()) as Box, count: region.length }));
 }
 
 /** Says that the picture is there once it is, and gives tests what it is made of. */

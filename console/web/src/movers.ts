@@ -1,7 +1,7 @@
 // Vehicles on a map, each between two places: a layer that mixes both positions on the graphics card.
 import type { CustomLayerInterface, CustomRenderMethodInput, Map } from "maplibre-gl";
 import { int32, linesOf, onward, type Place, placeAt, type Places, placesOf } from "./columns";
-import { busiest, colours, type Box } from "./map";
+import { colours } from "./map";
 
 export interface Columns {
   start_ms: number;
@@ -162,13 +162,12 @@ export class Movers implements Vertices {
     return linesOf(this.places, this.begins).filter((line) => line.length > 1);
   }
 
-  /** The box of the region with most devices. */
-  box(): Box | null {
-    const placesOfDevice = (device: number): Place[] => {
+  /** The places of each device. */
+  groups(): Place[][] {
+    return this.devices.map((_, device) => {
       const begin = this.first[device] as number;
       return Array.from({ length: (this.first[device + 1] as number) - begin }, (_, at) => placeAt(this.places, begin + at));
-    };
-    return busiest(this.devices.map((_, device) => placesOfDevice(device)));
+    });
   }
 }
 

@@ -185,7 +185,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   // before the map, which is fitted to what they leave
   const range: [number, number] = [columns.start_ms / 1000, columns.end_ms / 1000];
   const graph: Graph = makeGraph(element, zone, "km/h", range, (seconds) => seek(seconds * 1000 - columns.start_ms));
-  const map = await makeMap(element, movers.box());
+  const map = await makeMap(element, movers.groups());
   addTracks(map, movers.lines());
   addFences(map, fences);
   const layer = new MoverLayer(movers);

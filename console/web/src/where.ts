@@ -1,7 +1,7 @@
 // Place and time: the area and the parts of the tracks inside it; a box or polygon is drawn with the mouse.
 import type { Map, MapMouseEvent } from "maplibre-gl";
-import type { Place } from "./columns";
-import { addFences, addLine, boxOf, busiest, collectionOf, colours, feature, finish, makeMap, placesIn, show, type Box } from "./map";
+import { type Place, placeAt, placesOf } from "./columns";
+import { addFences, addLine, boxOf, collectionOf, colours, feature, finish, makeMap, placesIn, show, type Box } from "./map";
 import { make } from "./page";
 
 const empty = collectionOf([]);
@@ -94,6 +94,12 @@ function addArea(map: Map, area: GeoJSON.Geometry | null, lines: Place[][]): voi
   addLine(map, "drawing", empty, { "line-color": colour.selected, "line-width": 2 });
 }
 
+/** A group of places for each device. */
+function devicesOf(data: Record<string, unknown>): Place[][] {
+  const places = placesOf(data);
+  return Array.from(places.longitude, (_, at) => [placeAt(places, at)]);
+}
+
 export async function draw(element: HTMLElement, data: Record<string, unknown>): Promise<void> {
   const area = data["area"] as GeoJSON.Geometry | null;
   const tool = (textContent: string): HTMLButtonElement => make("button", { type: "button", textContent, ariaPressed: "false" });
@@ -101,7 +107,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   const hint = make("span", { className: "note", role: "status" });
   element.append(make("div", { className: "player" }, box, polygon, hint));
   const fences = data["fences"] as GeoJSON.FeatureCollection;
-  const map = await makeMap(element, area ? boxOf(placesIn(area)) : busiest(fences.features.map((one) => [...placesIn(one.geometry)])));
+  const map = await makeMap(element, area ? [[...placesIn(area)]] : devicesOf(data));
   addFences(map, fences);
   addArea(map, area, data["lines"] as Place[][]);
   let drawing: Drawing | null = null;
