@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.lake.coverage import TenantDevice
 from console.errors import BadQuery
-from console.page import Clock, Field, is_usual, ms_of
+from console.page import Clock, Field, Page, is_usual, ms_of
 
 if TYPE_CHECKING:
     from console.context import Console, Query
 
 _AGO: Final = re.compile(r"(\d{1,5})\s*(min|h|d)")
+_MOST_NAMED: Final = 20
 _UNITS: Final = {"min": "minutes", "h": "hours", "d": "days"}
 
 
@@ -32,12 +34,22 @@ def tenant_field(console: Console, query: Query) -> Field:
     return Field.choice("tenant", "Tenant", filter(query.viewer.sees_tenant, console.settings.tenants))
 
 
-def choice_asked(query: Query, name: str, values: Collection[str]) -> str:
-    """One of these values, or an empty text."""
-    text = query.get(name)
-    if text and text not in values:
-        raise BadQuery(name, f"{text!r} is not one of {', '.join(values)}")
-    return text
+def check_asked(page: Page, query: Query) -> None:
+    """Raises BadQuery for a parameter that the page does not have, and for a value that is none of its choices."""
+    known = sorted({*(field.name for field in page.form), *page.state, "zone"})
+    for name in query.asked:
+        if name not in known:
+            raise BadQuery(name, f"this page has no such parameter; {_nearest(name, known)}")
+    for field in page.form:
+        values, text = [value for value, _ in field.options], page.state.get(field.name)
+        if values and text and text not in values:
+            raise BadQuery(field.name, f"{text!r} is not known here; {_nearest(text, values)}")
+
+
+def _nearest(text: str, known: list[str]) -> str:
+    """The one that may be meant, or what there is."""
+    near = get_close_matches(text, known, 1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known[:_MOST_NAMED])}"
 
 
 NO_CANARIES: Final = "Canaries are left out; choose their tenant to see them."

@@ -170,13 +170,16 @@ def events(
 
     Example: waybill events --device fleet/eu-0001 --since 24h
     """
+    from console.asked import check_asked
     from console.context import Query
     from console.pages.happenings import events_page
     from console.terminal import opened, print_page
 
-    asked = {"tenant": tenant, "device": device, "fence": fence, "kind": kind, "from": since, "to": until}
+    asked = {"tenant": tenant, "device": device, "fence": fence, "kind": kind, "since": since, "until": until}
     shown = opened(config)
-    page = events_page(shown, Query(asked={name: value for name, value in asked.items() if value}))
+    query = Query(asked={name: value for name, value in asked.items() if value})
+    page = events_page(shown, query)
+    check_asked(page, query)
     print_page(page, shown, as_json_text=as_json)
 
 
@@ -205,6 +208,7 @@ def fleet(
 
     Example: waybill fleet --state silent
     """
+    from console.asked import check_asked
     from console.context import Query
     from console.pages import device as device_page
     from console.pages import fleet as fleet_page
@@ -213,7 +217,9 @@ def fleet(
     asked = {"tenant": tenant, "account": account, "region": region, "state": state, "records": records}
     asked = {name: text for name, text in (asked | {"box": box, "at": at, "day": day}).items() if text}
     if device is None:
-        page = fleet_page.page(opened, Query(asked=asked), rows_of_page=_ALL_ROWS)
+        query = Query(asked=asked)
+        page = fleet_page.page(opened, query, rows_of_page=_ALL_ROWS)
+        check_asked(page, query)
     else:
         named = device_of(device)
         page = device_page.page(opened, Query(path=named._asdict(), asked=asked))

@@ -14,11 +14,11 @@ class NotThere(CloudError):
 
 
 class BadQuery(CloudError):
-    """A parameter of an address that cannot be read. `name`: the parameter."""
+    """A parameter of an address that cannot be read. `name`: the parameter; `text`: what is wrong with it."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")
-        self.name = name
+        self.name, self.text = name, text
 
 
 class Busy(CloudError):

@@ -87,7 +87,7 @@ def selection(lake: OpenLake, query: Query, clock: Clock, *tables: str) -> Selec
     if "/" in device:
         tenant, _, device = device.partition("/")
         query.viewer.require_tenant(tenant)
-    start, end = (moment_asked(query, name, clock) for name in ("from", "to"))
+    start, end = (moment_asked(query, name, clock) for name in ("since", "until"))
     first = Selection(
         tenant, device, query.get("fence"), query.get("kind"), now, now, is_default=False, tenants=query.viewer.tenants
     )
@@ -97,7 +97,7 @@ def selection(lake: OpenLake, query: Query, clock: Clock, *tables: str) -> Selec
     start = start or (end or now) - timedelta(days=1)
     end = end or min(start + _LONGEST, max(now, start) + timedelta(days=1))
     if not start < end <= start + _LONGEST:
-        raise BadQuery("to", f"the span ends after it begins, and has at most {_LONGEST.days} days")
+        raise BadQuery("until", f"the span ends after it begins, and has at most {_LONGEST.days} days")
     return replace(first, start=start, end=end)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloud_jobs.errors import CloudError
+from console.asked import check_asked
 from console.assets import Assets, Basemap
 from console.context import Console, Query
 from console.errors import BadQuery, NotThere
@@ -47,6 +49,7 @@ NAVIGATION: Final = (
     ("/replay", "Replay"),
     ("/where", "Place and time"),
     ("/bills", "Bills"),
+    ("/events", "Events"),
     ("/alerts", "Alerts"),
     ("/fences", "Fences"),
     ("/canaries", "Canaries"),
@@ -107,16 +110,32 @@ class Renderer:
             if isinstance(page, Download):
                 return _sent(page)
             clock = clock_of(self._console, query, page.zone)
+            check_asked(page, query)
         except NotThere as error:
-            page, status = _fault_page(request, "Not found", error), 404
+            page, status = _fault_page(request, error), 404
         except BadQuery as error:
-            page, status = _fault_page(request, "The address cannot be read", error), 400
+            page, status = self._asking_again(view, query, request, error), 400
         except CloudError as error:
             _log.warning("a page could not be made", path=_logged_path(request), error=str(error))
-            page, status = _fault_page(request, "This cannot be shown now", error), 503
+            page, status = _fault_page(request, error), 503
         if wants_json:
             return JSONResponse(as_json(page), status, {"vary": "accept"})
         return HTMLResponse(self.html(page, clock, query), status, {"vary": "accept"})
+
+    def _asking_again(self, view: View | FileView, query: Query, request: Request, error: BadQuery) -> Page:
+        """The form of a page as it was filled in, and what is wrong with one field."""
+        asked = {name: value for name, value in query.asked.items() if name != error.name}
+        try:
+            made = view(self._console, replace(query, asked=asked))
+        except CloudError:
+            return _fault_page(request, error)
+        if isinstance(made, Download):
+            return _fault_page(request, error)
+        field = next((one.title for one in made.form if one.name == error.name), error.name)
+        title, extra = f"{made.title}: not shown", {"fault": error.name, "bare": made.extra.get("bare")}
+        return Page(
+            made.path, title, warnings=(f"{field}: {error.text}",), state=query.asked, form=made.form, extra=extra
+        )
 
     def html(self, page: Page, clock: Clock, query: Query) -> str:
         """A page as HTML."""
@@ -158,10 +177,10 @@ def _wants_json(request: Request) -> bool:
     return "application/json" in accepted and "text/html" not in accepted
 
 
-def _fault_page(request: Request, title: str, error: CloudError) -> Page:
-    path = request.url.path
+def _fault_page(request: Request, error: CloudError) -> Page:
+    path, text = request.url.path, str(error)
     # who has a shared link gets no way to other pages
-    return Page(quote(path), title, warnings=(str(error),), extra={"bare": path.startswith(_SHARED)})
+    return Page(quote(path), f"{text[:1].upper()}{text[1:]}", extra={"bare": path.startswith(_SHARED)})
 
 
 def _logged_path(request: Request) -> str:

@@ -65,7 +65,8 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows under columns. `note`: what a reader must know of it, as what it leaves out. `faults`: rows that could not
-    be read, each with its reason. `links`: text and address of further pages of its rows.
+    be read, each with its reason. `links`: text and address of further pages of its rows. `is_list`: whether the
+    number of its rows says something.
     """
 
     id: str
@@ -76,6 +77,7 @@ class Table:
     empty: str = "nothing"
     faults: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    is_list: bool = True
 
     @classmethod
     def of(
@@ -89,6 +91,7 @@ class Table:
         note: str = "",
         empty: str = "nothing",
         links: tuple[tuple[str, str], ...] = (),
+        is_list: bool = True,
     ) -> Table:
         """A table of sources; one whose row cannot be made becomes a fault, and the others stay."""
         rows, faults = [], []
@@ -97,7 +100,7 @@ class Table:
                 rows.append(row(source))
             except (CloudError, ValueError, TypeError, KeyError, ArithmeticError, AttributeError) as error:
                 faults.append(printable(f"{type(error).__name__}: {error}")[:300])
-        return cls(id, title, tuple(columns), tuple(rows), note, empty, tuple(faults), links)
+        return cls(id, title, tuple(columns), tuple(rows), note, empty, tuple(faults), links, is_list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.units import amount_text
 from cloud_jobs.errors import CloudError
-from console.asked import choice_asked
 from console.bills import RECENT, ClosingRow, days_asked
 from console.context import Console, Query
 from console.errors import NotThere
@@ -112,7 +111,7 @@ def _facts(console: Console, payer: str) -> tuple[Fact, ...]:
 
 def _found_closings(console: Console, query: Query, payer: str | None) -> list[ClosingRow]:
     """The closings that the query asks for and the viewer may see."""
-    asked, outcome = query.get("payer") or None, choice_asked(query, "outcome", _OUTCOMES)
+    asked, outcome = query.get("payer") or None, query.get("outcome")
     found = console.bills.closings(days_asked(query.get("period")), payer or asked)
     visible = {one for one in {one.row["payer"] for one in found} if console.bills.sees(query.viewer, one)}
     return [one for one in found if one.row["payer"] in visible and (not outcome or one.row["outcome"] == outcome)]

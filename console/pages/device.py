@@ -95,6 +95,9 @@ def page(console: Console, query: Query) -> Page:
     streams = console.completeness.read().of_device(device)
     account = console.reference.account_of(now).get(device)
     if not query.viewer.sees_device(device, account) or not (fix or streams or account):
+        if query.viewer.sees_all:
+            tenants = ", ".join(sorted(console.settings.tenants))
+            raise NotThere(f"there is no device '{device.tenant}/{device.device}'; tenants: {tenants}")
         raise NotThere("there is no such device, or you may not see it")
     own = console.zone_of(account.id) if account else ""
     clock = clock_of(console, query, own)
@@ -123,7 +126,11 @@ def page(console: Console, query: Query) -> Page:
         path=path,
         title=f"{device.device} of {device.tenant}",
         tables=tables,
-        facts=(*_facts(console, device, fix, account, track), *_metered(usage)),
+        facts=(
+            *_facts(console, device, fix, account, track),
+            *_metered(usage),
+            Fact("happened", "At fences", "events of this day", href=_events(query, device, day)),
+        ),
         island=Island("device", lambda: _island(console.fences.versions(query.viewer, end), track, start)),
         warnings=(f"Only the first {of_day.rows.num_rows:,} records of the day are shown.",) if of_day.is_cut else (),
         state={"day": day.isoformat(), **query.state("fixes")},
@@ -151,6 +158,10 @@ def _day(query: Query, fix: LastFix | None, clock: Clock) -> date:
     if not 1970 < day.year < 2200:
         raise BadQuery("day", f"{text!r} is not between 1971 and 2199")
     return day
+
+
+def _events(query: Query, device: TenantDevice, day: date) -> str:
+    return address("events", **device._asdict(), since=str(day), until=str(day + _DAY), zone=query.zone)
 
 
 def _days(query: Query, path: str, day: date) -> tuple[tuple[str, str], ...]:
@@ -211,6 +222,7 @@ def _stations(console: Console, of_day: DeviceDay, streams: Mapping[int, Coverag
         _STATION_COLUMNS,
         rows,
         lambda row: {column.key: value for column, value in zip(_STATION_COLUMNS, row, strict=True)},
+        is_list=False,
     )
 
 
@@ -293,7 +305,7 @@ def _registry(console: Console, device: TenantDevice) -> Table:
     note = "The registry keeps the last entry of a device."
     unknown = f"unknown: the registry is not read: {console.feed.registry_problem or 'not connected'}"
     empty = unknown if state is None else "the registry does not have this device"
-    return Table("registry", "Registry", _REGISTRY_COLUMNS, rows, note=note if rows else "", empty=empty)
+    return Table("registry", "Registry", _REGISTRY_COLUMNS, rows, note=note if rows else "", empty=empty, is_list=False)
 
 
 def _quarters(quarters: Sequence[Quarter]) -> Table:

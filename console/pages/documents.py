@@ -248,7 +248,7 @@ def _vat(show: Presentation) -> Table:
     keys = [column.key for column in VAT]
     rows = [dict(zip(keys, row, strict=True)) for row in show.vat_rows]
     columns = (replace(column, title=title) for column, title in zip(VAT, show.vat_columns, strict=True))
-    return Table("vat", show.language.say("total.vat"), tuple(columns), tuple(rows))
+    return Table("vat", show.language.say("total.vat"), tuple(columns), tuple(rows), is_list=False)
 
 
 def _vehicles(document: Document, show: Presentation, place: Place, query: Query, only: int = 0) -> Table:
@@ -403,7 +403,7 @@ def _checks(found: ExplainedLine, hours: Sequence[datetime] | None) -> Table:
         return check._asdict() | {"outcome": _OUTCOMES[check.agrees]} | again
 
     title = "Held against the charge" if found.posted is None else "Held against the amount owed"
-    return Table.of("checks", title, CHECKS, checks_of(found), row)
+    return Table.of("checks", title, CHECKS, checks_of(found), row, is_list=False)
 
 
 def _outcome_facts(
@@ -462,9 +462,8 @@ def _hours(found: ExplainedLine, hours: Sequence[datetime] | None, place: Place,
 
 def _steps(found: ExplainedLine) -> Table:
     rows = tuple({"step": step, "figure": figure} for step, figure in found.explanation.arithmetic)
-    return Table(
-        "arithmetic", "How the amount is computed", STEPS, rows, empty="unknown: too many devices share the price"
-    )
+    empty = "unknown: too many devices share the price"
+    return Table("arithmetic", "How the amount is computed", STEPS, rows, empty=empty, is_list=False)
 
 
 # An hour.

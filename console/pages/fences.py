@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import shapely
 
-from console.asked import choice_asked
 from console.context import Console, Query
 from console.errors import BadQuery, NotThere
 from console.http import clock_of
@@ -52,7 +51,7 @@ def page(console: Console, query: Query) -> Page:
     """Every version that the viewer sees in force and to come, past ones on request, and refused publications."""
     clock = clock_of(console, query)
     now = clock.now
-    state, name = choice_asked(query, "state", STATES), query.get("id")
+    state, name = query.get("state"), query.get("id")
     found = [
         one
         for one in console.fences.versions(query.viewer, now)
@@ -145,7 +144,7 @@ def fence_page(console: Console, query: Query) -> Page:
         path=address("fences", fence),
         title=f"Fence {new.name}" if not new.is_gate else f"Gate {new.name}",
         tables=tuple(tables),
-        facts=tuple(_facts(old, new, now)),
+        facts=(*_facts(old, new, now), Fact("happened", "Here", "events", href=address("events", fence=fence))),
         island=Island("fences", difference(old, new)),
         state={
             **({"from": key_of(old)} if old else {}),

@@ -13,7 +13,7 @@ import numpy as np
 from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import NO_CANARIES, Box, choice_asked, moment_asked, part_asked
+from console.asked import NO_CANARIES, Box, local_text, moment_asked, part_asked
 from console.completeness import STATES
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
@@ -125,7 +125,7 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
                 _island(console, query, matching, now, span) | {"live": "" if at else "/live", "zone": clock.zone.key}
             ),
         ),
-        state=query.state(*_FILTERS, "box", "at", "page"),
+        state=query.state(*_FILTERS, "box", "page") | ({"at": local_text(at, clock.zone)} if at else {}),
         form=_form(everything, asked),
         extra={"links": _ways_to_then(facts, query)},
     )
@@ -156,7 +156,7 @@ def _matching(everything: list[Seen], query: Query) -> list[Seen]:
     """The devices that match all filters. Raises BadQuery."""
     found, box = everything, Box.parse(query.get("box")) if query.get("box") else None
     for name in _FILTERS:
-        if text := choice_asked(query, name, _CHOICES[name]) if name in _CHOICES else query.get(name):
+        if text := query.get(name):
             found = [one for one in found if one.value(name) == text]
     return (
         found
@@ -252,7 +252,7 @@ def _form(everything: Sequence[Seen], asked: Sequence[Seen]) -> tuple[Field, ...
     return (
         *(Field.choice(name, name.capitalize(), values) for name, values in (known | _CHOICES).items() if values),
         Field("box", "Box (west,south,east,north)"),
-        Field("at", "At (2026-01-05T08:00 or 24h)"),
+        Field("at", "At", type="datetime-local"),
     )
 
 

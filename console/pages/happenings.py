@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import NO_CANARIES, choice_asked, tenant_field
+from console.asked import NO_CANARIES, local_text, tenant_field
 from console.context import Console, Query
 from console.happenings import (
     EVENT_KINDS,
@@ -29,7 +29,7 @@ from console.page import Clock, Column, Fact, Field, Island, Kind, Page, Row, Ta
 from console.pages.fleet import features_of
 
 MAX_SHOWN: Final = 1_000
-_ASKED: Final = ("tenant", "device", "fence", "kind", "from", "to")
+_ASKED: Final = ("tenant", "device", "fence", "kind")
 
 EVENTS: Final = (
     Column("time", "Time", Kind.TIME),
@@ -111,7 +111,7 @@ def events_page(console: Console, query: Query) -> Page:
             Fact("encounters", "Encounters", None if more else len(met), Kind.COUNT),
         ),
         warnings=(*warnings, *more),
-        state=query.state(*_ASKED),
+        state=_state(query, asked, clock),
         form=_form(console, query, names, (*EVENT_KINDS, "encounter")),
     )
 
@@ -123,7 +123,7 @@ def alerts_page(console: Console, query: Query) -> Page:
     names = _names(console, query, asked)
     _log_access(console, query, asked, "console /alerts")
     found, warnings = told(console, query, asked, alerts)
-    verdict = choice_asked(query, "verdict", _TITLES)
+    verdict = query.get("verdict")
     shown = [one for one in found if not verdict or one.verdict == verdict]
     counts = Counter(one.verdict for one in found)
     table = Table.of(
@@ -153,7 +153,7 @@ def alerts_page(console: Console, query: Query) -> Page:
         facts=facts,
         island=Island("alerts", _island(console, query, shown, clock.now)) if shown else None,
         warnings=warnings,
-        state=query.state(*_ASKED, "verdict"),
+        state=_state(query, asked, clock) | query.state("verdict"),
         form=(*_form(console, query, names, EVENT_KINDS), verdicts),
     )
 
@@ -263,6 +263,11 @@ def _device(tenant: str, device: str, query: Query) -> str:
     return address("device", tenant, device, zone=query.zone)
 
 
+def _state(query: Query, asked: Selection, clock: Clock) -> dict[str, str]:
+    span = {} if asked.is_default else {"since": asked.start, "until": asked.end}
+    return query.state(*_ASKED) | {name: local_text(moment, clock.zone) for name, moment in span.items()}
+
+
 def _note(asked: Selection, clock: Clock, count: int) -> str:
     newest = " This is the newest day that has any." if asked.is_default else ""
     canaries = "" if asked.tenant else f" {NO_CANARIES}"
@@ -280,8 +285,8 @@ def _form(console: Console, query: Query, names: _Names, kinds: Iterable[str]) -
         Field("device", "Device"),
         Field("fence", "Fence or gate", tuple(fences[:_MAX_CHOICES])) if len(fences) <= _MAX_CHOICES else _FENCE,
         Field.choice("kind", "Kind", kinds),
-        Field("from", "From (2026-01-05T08:00 or 24h)"),
-        Field("to", "To"),
+        Field("since", "From", type="datetime-local"),
+        Field("until", "Until", type="datetime-local"),
     )
 
 

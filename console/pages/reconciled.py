@@ -61,7 +61,7 @@ def page(console: Console, query: Query) -> Page:
         title=f"Reconcile {days_text(*made.days)}",
         tables=(Table.of("comparisons", "Comparisons", COLUMNS, made.comparisons, _row, empty="nothing to compare"),),
         facts=_facts(made, asked),
-        state=asked,
+        state=asked | {"period": days_text(*made.days)},
         form=form,
         template="reconcile.html",
         extra={"stations": [*_stations(made.comparisons)]},

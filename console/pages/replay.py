@@ -32,6 +32,7 @@ MOST_FIXES: Final = 400_000
 """With more fixes, those that are sent are farther apart than `STEP_S`."""
 STEP_S: Final = 10
 MOST_EVENTS: Final = 2_000
+_ASKED: Final = ("tenant", "at", "rate", "device")
 
 _EVENTS: Final = (
     Column("time", "Time", Kind.TIME),
@@ -92,8 +93,7 @@ def page(console: Console, query: Query) -> Page:
             },
         ),
         warnings=warnings,
-        state=query.state("tenant", "at", "rate", "device")
-        | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
+        state=query.state(*_ASKED) | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
             Field("start", "From", type="datetime-local"),
             Field("end", "Until", type="datetime-local"),
@@ -107,7 +107,8 @@ def data(console: Console, query: Query) -> Page:
     span, tenant = _asked(console, query)
     moved = _read(console, query, span, tenant)
     _log_access(console, query, span, {one.tenant for one in moved.devices})
-    return Page(path="/replay/data", title="Fixes of a span", island=Island("columns", columns(moved, span)))
+    state = query.state(*_ASKED, "start", "end")
+    return Page("/replay/data", "Fixes of a span", island=Island("columns", columns(moved, span)), state=state)
 
 
 def _log_access(console: Console, query: Query, span: Span, tenants: Iterable[str]) -> None:

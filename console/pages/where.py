@@ -67,7 +67,7 @@ def area_of(query: Query) -> Fence | None:
             areas = shapely.MultiPolygon([shapely.box(*part) for part in Box.parse(text).parts])
             geometry, properties = json.loads(shapely.to_geojson(areas)), dict[str, Any]()
         case "circle":
-            latitude, longitude, radius_m = _circle(text)
+            longitude, latitude, radius_m = _circle(text)
             geometry, properties = {"type": "Point", "coordinates": [longitude, latitude]}, {"radius_m": radius_m}
         case _:
             geometry, properties = _geojson(text)
@@ -80,12 +80,12 @@ def area_of(query: Query) -> Fence | None:
 
 def _circle(text: str) -> tuple[float, float, float]:
     try:
-        latitude, longitude, radius_m = (float(part) for part in text.split(","))
-        if not np.isfinite((latitude, longitude, radius_m)).all():
+        longitude, latitude, radius_m = (float(part) for part in text.split(","))
+        if not np.isfinite((longitude, latitude, radius_m)).all():
             raise ValueError("it is not finite")
     except ValueError as error:
-        raise BadQuery("circle", f"{text!r} is not latitude,longitude,radius in metres") from error
-    return latitude, longitude, radius_m
+        raise BadQuery("circle", f"{text!r} is not longitude,latitude,radius in metres") from error
+    return longitude, latitude, radius_m
 
 
 def _geojson(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -217,7 +217,7 @@ def page(console: Console, query: Query) -> Page:
         | {"start": local_text(span.start, zone), "end": local_text(span.end, zone)},
         form=(
             Field("box", "Box (west,south,east,north)"),
-            Field("circle", "Circle (latitude,longitude,metres)"),
+            Field("circle", "Circle (longitude,latitude,metres)"),
             Field("area", "GeoJSON"),
             Field("start", "From", type="datetime-local"),
             Field("end", "Until", type="datetime-local"),

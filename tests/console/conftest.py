@@ -120,7 +120,7 @@ def billed(billed_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 SPAN = "start=2026-01-05T00:00Z&end=2026-01-05T12:00Z"
-ASKED = {"/replay": f"/replay?{SPAN}", "/where": f"/where?{SPAN}&circle=53.5503,10.0006,2500"}
+ASKED = {"/replay": f"/replay?{SPAN}", "/where": f"/where?{SPAN}&circle=10.0006,53.5503,2500"}
 
 
 def addresses_of_pages(billed: Served) -> dict[str, str]:

@@ -83,9 +83,9 @@ def ids(page: Any, table: int = 0) -> list[str]:
 
 def test_only_events_in_force_are_shown_also_if_a_revision_moved_one_out_of_the_span(console):
     assert ids(events_page(console, Query())) == ["kept", "moved", "other"]
-    hour = Query(asked={"from": "2026-01-05T09:30Z", "to": "2026-01-05T10:30Z"})
+    hour = Query(asked={"since": "2026-01-05T09:30Z", "until": "2026-01-05T10:30Z"})
     assert ids(events_page(console, hour)) == ["kept", "other"]
-    later = Query(asked={"from": "2026-01-05T12:30Z", "to": "2026-01-05T13:30Z"})
+    later = Query(asked={"since": "2026-01-05T12:30Z", "until": "2026-01-05T13:30Z"})
     assert ids(events_page(console, later)) == ["moved"]
 
 
@@ -166,7 +166,9 @@ def test_a_viewer_sees_events_of_own_tenants_only(console):
         events_page(console, Query(rival, asked={"tenant": "fleet"}))
 
 
-@pytest.mark.parametrize("asked", [{"from": "yesterday"}, {"from": "2026-01-06", "to": "2026-01-05"}, {"zone": "Mars"}])
+@pytest.mark.parametrize(
+    "asked", [{"since": "yesterday"}, {"since": "2026-01-06", "until": "2026-01-05"}, {"zone": "Mars"}]
+)
 def test_a_span_that_cannot_be_read_is_refused(console, asked):
     with pytest.raises(BadQuery):
         events_page(console, Query(asked=asked))

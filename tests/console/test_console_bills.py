@@ -430,4 +430,4 @@ def test_a_line_of_several_vehicles_lists_them_and_a_fee_has_no_hours(tmp_path: 
     assert fee["href"] == ""
     assert "follows from other lines" in site.json(f"/documents/{issued.number}/lines/{fee['line']}")["warnings"][0]
     # nobody computed this usage from records: that is said, and is not an agreement
-    assert "cloud-jobs usage" in site.get(vehicles[0]["href"]).json()["warnings"][0]
+    assert "cloud-jobs usage" in site.get(vehicles[0]["href"]).json()["title"]

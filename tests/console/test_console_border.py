@@ -90,7 +90,7 @@ def test_times_at_the_ends_of_the_calendar_and_days_that_never_were_are_refused(
     for text in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"):
         with pytest.raises(BadQuery):
             fleet.page(sold, Query(asked={"at": text}))
-        for name in ("from", "to"):
+        for name in ("since", "until"):
             with pytest.raises(BadQuery):
                 happenings.events_page(sold, Query(asked={name: text}))
 

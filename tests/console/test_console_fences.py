@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cloud_jobs.lake.tables import Lake
+from console.asked import check_asked
 from console.context import Console, Query, Viewer
 from console.errors import BadQuery, NotThere
 from console.lake import OpenLake
@@ -108,8 +109,9 @@ def test_without_a_query_the_version_in_force_is_held_against_the_one_before(con
 def test_an_unknown_fence_or_version_is_refused(console):
     with pytest.raises(BadQuery):
         fence_page(console, query(to="2020-01-01T00:00:00Z"))
+    ended = Query(asked={"state": "ended"})
     with pytest.raises(BadQuery):
-        page(console, Query(asked={"state": "ended"}))
+        check_asked(page(console, ended), ended)
     with pytest.raises(NotThere):
         fence_page(console, Query(path={"id": "elsewhere"}))
 

@@ -51,7 +51,16 @@ def test_the_page_works_without_javascript_and_refuses_a_strange_host(served):
     assert "eu-0001" in served.html("/")
     assert httpx.get(served.url, headers={"host": "elsewhere.example"}).status_code == 400
     assert httpx.post(served.url).status_code == 405
-    for asked in ("box=1,2", "box=0,10,1,-10", "at=yesterday", "page=0", "state=drving", "zone=Mars"):
+    for asked in (
+        "box=1,2",
+        "box=0,10,1,-10",
+        "at=yesterday",
+        "page=0",
+        "state=drving",
+        "tenant=nope",
+        "since=24h",
+        "zone=Mars",
+    ):
         assert httpx.get(f"{served.url}/?{asked}").status_code == 400, asked
 
 

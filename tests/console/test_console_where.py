@@ -45,7 +45,7 @@ def console(tmp_path_factory):
 
 
 def test_a_vehicle_that_passes_between_two_fixes_was_there(console):
-    page = where.page(console, Query(asked={**WINDOW, "circle": "50.0,10.009,50"}))
+    page = where.page(console, Query(asked={**WINDOW, "circle": "10.009,50.0,50"}))
     devices, visits = page.tables
     assert [row["device"] for row in visits.rows] == ["a"]
     assert (devices.rows[0]["visits"], devices.rows[0]["metres"]) == (1, pytest.approx(100, abs=0.5))
@@ -72,8 +72,8 @@ def test_a_visit_is_cut_by_the_window_and_says_so(console):
         ("box", "nan,1,2,3"),
         ("box", "1,5,2,4"),
         ("end", "2026-03-05T08:10Z"),
-        ("circle", "50,10,-5"),
-        ("circle", "50,10,1e9"),
+        ("circle", "10,50,-5"),
+        ("circle", "10,50,1e9"),
         ("area", "{"),
         ("area", "[1]"),
         ("area", '{"type": "Feature", "properties": 1, "geometry": null}'),
@@ -105,7 +105,7 @@ def test_a_stranger_sees_no_visit(console):
 
 def test_the_map_shows_the_area_and_a_box_can_be_drawn(served, tab):
     day = f"start={NOW.date()}T00:00Z&end={NOW.date()}T12:00Z"
-    tab.open(f"{served.url}/where?{day}&circle=53.5503,10.0006,2500")
+    tab.open(f"{served.url}/where?{day}&circle=10.0006,53.5503,2500")
     drawn = "new Set(m.queryRenderedFeatures({layers: ['area', 'inside']}).map(f => f.layer.id)).size"
     assert tab.on_map("", drawn) == 2
     tab.page.get_by_role("button", name="Draw a box").click()
