@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from starlette.responses import FileResponse, Response
 from cloud_jobs.job_settings import ConsoleSettings
 
 STATIC: Final = Path(__file__).parent / "static"
+_WEB: Final = Path(__file__).parent / "web"
 _MANIFEST: Final = STATIC / ".vite" / "manifest.json"
 
 
@@ -31,6 +33,18 @@ class Assets:
             return cls()
         of_entry = manifest[entry]
         return cls(f"/static/{of_entry['file']}", tuple(f"/static/{name}" for name in of_entry.get("css", ())))
+
+
+def are_stale() -> bool:
+    """Whether the scripts were built of other sources than those of this source tree."""
+    if not (_WEB / "src").is_dir() or not _MANIFEST.is_file():
+        return False
+    names = [f"src/{name}" for name in sorted(one.name for one in (_WEB / "src").iterdir())]
+    made = hashlib.sha256()
+    for name in (*names, "package-lock.json", "vite.config.ts"):
+        made.update(f"{name}\n".encode() + (_WEB / name).read_bytes())
+    built = _MANIFEST.with_name("sources")
+    return not built.is_file() or built.read_text() != made.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

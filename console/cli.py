@@ -63,6 +63,7 @@ def console(
     Example: waybill console --open
     """
     from console.app import make_app
+    from console.assets import are_stale
     from console.context import Console
     from console.pages.fleet import has_stopped
     from console.serve import open_socket, serve
@@ -76,6 +77,8 @@ def console(
     app: Starlette = make_app(made, hosts=(*asked.names, asked.host))
     address = f"http://{asked.host}:{socket.getsockname()[1]}/"
     typer.echo(f"console of {settings.lake}: {address} (Ctrl-C ends it)")
+    if are_stale():
+        typer.echo("warning: the scripts are older than their sources; `make setup` builds them", err=True)
     if open_browser:
         webbrowser.open(address + ("replay" if has_stopped(made) else ""))
     serve(app, socket, grace_s=_GRACE_S)

@@ -16,6 +16,7 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
 from console.fixes import FIRST, LastFix, LastFixes, LastFixReader, fix_columns, fix_numbers, usable_positions
+from console.health.bounded import plain
 from waybill.record import DEVICE_PATTERN, Kind
 
 _POLL_S: Final = 2.0
@@ -163,7 +164,9 @@ class LiveFeed:
         standings = [one.standing for one in self._followers]
         current = [one for one in standings if one.is_current]
         problem = next((one.problem for one in standings if not one.is_current and one.problem), "")
-        return LiveStatus("topics" if current else "lake", cluster, self._heard_at, problem or self._lake_problem)
+        return LiveStatus(
+            "topics" if current else "lake", cluster, self._heard_at, plain(problem or self._lake_problem)
+        )
 
     def registry_state(self, device: TenantDevice) -> str | None:
         """The state of a device in the registry, `not registered`, or None: the registry is not read."""
@@ -248,7 +251,7 @@ class LiveFeed:
         if registry is None or any(map(registry.was_read, self._settings.tenants)):
             return
         if registry.standing.refusal is not None:
-            self._registry, self.registry_problem = None, registry.standing.problem
+            self._registry, self.registry_problem = None, plain(registry.standing.problem)
             registry.close()
 
     def poll(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +27,15 @@ class Answer(Generic[Value]):
         """The value of an answer without an error."""
         assert not self.error
         return self.value  # type: ignore[return-value]
+
+
+_NO_ANSWER: Final = re.compile(r" did not answer at \S+: GET \S+: \w+\((?:[^()]|\([^()]*\))*\)")
+_TIMEOUT: Final = re.compile(r"Timeout: Pulsar error: \w+")
+
+
+def plain(problem: str) -> str:
+    """A problem without the words of the libraries below."""
+    return _TIMEOUT.sub("it does not answer", _NO_ANSWER.sub(" does not answer", problem))
 
 
 class _Read:

@@ -65,14 +65,13 @@ class CanaryAnswer(BaseModel):
 class CanaryPlace(NamedTuple):
     """Where a canary answers. `region`, `device`: what it must say it is; "": anything.
 
-    `known_by`: its settings file; "": the console's settings, which name any daemon. `must_answer`: not only set up.
+    `known_by`: its settings file; "": the console's settings, which name any daemon.
     """
 
     address: str
     region: str
     device: str
     known_by: str
-    must_answer: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +111,15 @@ def read_canaries(
     for one in _places(settings, folder):
         places.setdefault(one.address, one)
     answers = reads.ask({f"canary {address}": asking(address) for address in places})
-    found, silent = [], dict[str, str]()
+    found = []
     for address, place in places.items():
         answer = answers[f"canary {address}"]
         # of an address of any daemon only an answer shows whether it is a canary
         if not place.known_by and not (isinstance(answer.value, dict) and "hops" in answer.value):
             continue
-        state = state_of(place, answer, now)
-        if place.must_answer or not state.problem:
-            found.append(state)
-        else:
-            silent[place.region] = state.problem
-    missing = {*regions_of(settings), *silent} - {one.region for one in found}
-    found += [
-        CanaryState(region, problem=silent.get(region) or "no canary of this region is known here")
-        for region in missing
-    ]
+        found.append(state_of(place, answer, now))
+    missing = {*regions_of(settings)} - {one.region for one in found}
+    found += [CanaryState(region, problem="no canary of this region is known here") for region in missing]
     return tuple(sorted(found, key=lambda one: (one.region, one.device or "")))
 
 
@@ -175,14 +167,14 @@ def _places(settings: CloudSettings, folder: Path | None) -> Iterator[CanaryPlac
         for file in files[:_MAX_FILES]:
             with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
                 yield _place_of(file)
-    yield from (CanaryPlace(one, "", "", "", must_answer=True) for one in settings.console.daemons)
+    yield from (CanaryPlace(one, "", "", "") for one in settings.console.daemons)
 
 
 def _registered(config: Path, address: str) -> CanaryPlace:
     try:
-        return _place_of(config)._replace(address=address, must_answer=True)
+        return _place_of(config)._replace(address=address)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return CanaryPlace(address, "", "", config.name, must_answer=True)
+        return CanaryPlace(address, "", "", config.name)
 
 
 def _place_of(file: Path) -> CanaryPlace:
@@ -193,4 +185,4 @@ def _place_of(file: Path) -> CanaryPlace:
     region, device = given["region"], given["device"]
     if not (isinstance(region, str) and isinstance(device, str)):
         raise TypeError(f"{file}: region and device are texts")
-    return CanaryPlace(address, region, f"canary/{device}", file.name, must_answer=False)
+    return CanaryPlace(address, region, f"canary/{device}", file.name)

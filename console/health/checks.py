@@ -30,6 +30,9 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+_ASK_AGAIN: Final = "Check that it runs and can be reached, then reload. If it stays unknown, see the runbook."
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A check and its outcome. `since`: when it began, None: unknown. `affects`: None: unknown.
@@ -54,7 +57,9 @@ class Check:
 
     @property
     def step(self) -> str | None:
-        """What the runbook says to do; None: the runbooks are not installed."""
+        """What to do: of what is wrong, by the runbook. None: the runbooks are not installed."""
+        if self.outcome is Outcome.UNKNOWN:
+            return _ASK_AGAIN
         return runbook_step(self.runbook) if self.runbook else None
 
 

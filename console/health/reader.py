@@ -11,7 +11,7 @@ from typing import Any, Final
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.status.centre_reader import LakeReader, left_out_topics, provisional_alerts, topic_lags
 from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus, TopicLag
-from console.health.bounded import Answer, BoundedReads
+from console.health.bounded import Answer, BoundedReads, plain
 from console.health.canaries import CanaryState, asking, read_canaries
 from console.health.centre import CentreAnswers, checks_of_centre, read_quarantined
 from console.health.checks import Check, Health, LinkLag, check_bills, read_bills
@@ -79,7 +79,7 @@ class HealthReader:
         left_out += [] if canaries else ["Canaries: none is known here"]
         left_out += [fault] if fault else []
         left_out.append("The clock of the lake's store: `cloud-jobs status` compares it")
-        return Health(now, tuple(checks), links, tuple(left_out))
+        return Health(now, tuple(replace(one, found=plain(one.found)) for one in checks), links, tuple(left_out))
 
     def _answers(self, known: list[Registration], now: datetime) -> dict[str, Answer[Any]]:
         quick: dict[str, Callable[[], Any]] = {

@@ -27,7 +27,7 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from console.app import PAGES, make_app
-from console.assets import Assets
+from console.assets import Assets, are_stale
 from console.context import LOCAL, Console, Viewer
 from console.links import make_link
 from console.serve import make_server, open_socket
@@ -258,6 +258,7 @@ def browser() -> Iterator[Any]:
 
     if not Assets.built().script:
         pytest.skip("the pictures' scripts are not built: make setup builds them where Node is 20.19 or newer")
+    assert not are_stale(), "the scripts are older than their sources: npm run build in console/web"
     assert CHROMIUM, "chromium is missing: make setup installs it"
     with sync_playwright() as started:
         found = started.chromium.launch(executable_path=CHROMIUM, args=BROWSER_ARGUMENTS)

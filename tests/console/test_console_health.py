@@ -250,7 +250,7 @@ def test_only_the_newest_closing_of_a_past_period_counts():
 
 # Canaries.
 
-PLACE = CanaryPlace("127.0.0.1:9479", "eu", "canary/canary-eu", "canary.toml", must_answer=True)
+PLACE = CanaryPlace("127.0.0.1:9479", "eu", "canary/canary-eu", "canary.toml")
 
 
 def canary(**changed: Any) -> dict[str, Any]:
