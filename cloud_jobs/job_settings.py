@@ -327,4 +327,4 @@ class ConsoleSettings(Settings):
     )
     live: bool = Field(default=True, description="whether the live map follows the first cluster's topics")
     link_key: Path | None = Field(default=None, description="key that signs shared links, in a file of mode 600")
-    revoked_links: Path | None = Field(default=None, description="file with the ids of shared links that are revoked")
+    revoked_links: Path | None = Field(default=None, description="ids of revoked links; default: a file beside the key")

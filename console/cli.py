@@ -127,6 +127,8 @@ def console_link(
         typer.echo(json.dumps(made, indent=2))
     else:
         typer.echo(made["link"])
+        if not (url or auth):
+            typer.echo("warning: only this machine can open this address; give --url, or set console.auth", err=True)
         typer.echo(f"shows {number} of {entry.key.payer} until {made['until']}; its id is {link.id}", err=True)
 
 

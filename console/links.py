@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from cloud_jobs.job_settings import ConsoleSettings
 from console.errors import ConsoleRefused, NotThere
 from waybill.daemon.bounded_file import read_bounded, read_secret
-from waybill.daemon.durable_file import alone_in, replace_durably
+from waybill.daemon.durable_file import alone_in, create_durably, replace_durably
 from waybill.settings import file_fault
 
 _LEAST_KEY: Final = 32
@@ -37,7 +37,12 @@ class SharedLink(NamedTuple):
 
 
 def make_link(settings: ConsoleSettings, number: str, until: datetime) -> tuple[SharedLink, str]:
-    """A new link to a document with its token. Raises ConsoleRefused without a usable key."""
+    """A new link to a document with its token. Makes the file of the key if there is none. Raises ConsoleRefused."""
+    if settings.link_key is not None:
+        try:
+            create_durably(settings.link_key, secrets.token_hex(_LEAST_KEY).encode(), mode=0o600)
+        except OSError as error:
+            raise ConsoleRefused(f"console.link_key: {settings.link_key}: {file_fault(error)}") from error
     link = SharedLink(secrets.token_hex(8), number, until.astimezone(UTC).replace(microsecond=0))
     text = json.dumps([link.id, link.number, round(link.until.timestamp())], separators=(",", ":")).encode()
     return link, f"{_encoded(text)}.{_encoded(_signature(_key(settings), text))}"
@@ -61,23 +66,20 @@ def open_link(settings: ConsoleSettings, token: str, now: datetime) -> SharedLin
 
 def revoked_ids(settings: ConsoleSettings) -> frozenset[str]:
     """The ids of revoked links. Raises ConsoleRefused if the file cannot be read; none is revoked without a file."""
-    if settings.revoked_links is None:
-        return frozenset()
+    file = _revoked_file(settings)
     try:
-        return frozenset(read_bounded(settings.revoked_links, _MOST_REVOKED_BYTES).decode("ascii").split())
+        return frozenset(read_bounded(file, _MOST_REVOKED_BYTES).decode("ascii").split())
     except FileNotFoundError:
         return frozenset()
     except (OSError, ValueError) as error:
-        raise ConsoleRefused(f"console.revoked_links: {settings.revoked_links}: {file_fault(error)}") from error
+        raise ConsoleRefused(f"console.revoked_links: {file}: {file_fault(error)}") from error
 
 
 def revoke_link(settings: ConsoleSettings, name: str) -> None:
     """Revokes a link; a console that runs refuses it from the next request on. Raises ConsoleRefused."""
-    file = settings.revoked_links
     if not _ID.fullmatch(name):
         raise ConsoleRefused(f"{name[:100]!r} is not the id of a link; the command that made it printed 16 hex digits")
-    if file is None:
-        raise ConsoleRefused("console.revoked_links is not set; name a file, or change console.link_key")
+    file = _revoked_file(settings)
     try:
         # two commands at once lose no id
         with alone_in(file.absolute().parent):
@@ -87,13 +89,18 @@ def revoke_link(settings: ConsoleSettings, name: str) -> None:
         raise ConsoleRefused(f"console.revoked_links: {file}: {file_fault(error)}") from error
 
 
+def _revoked_file(settings: ConsoleSettings) -> Path:
+    """The file with the ids of revoked links; beside the key, if the settings name none."""
+    if settings.revoked_links is None and settings.link_key is None:
+        raise ConsoleRefused("console.link_key is not set: there are no links")
+    return settings.revoked_links or Path(f"{settings.link_key}.revoked")
+
+
 def _key(settings: ConsoleSettings) -> bytes:
     """Raises ConsoleRefused; no message has anything of the key."""
     file = settings.link_key
     if file is None:
-        raise ConsoleRefused(
-            "console.link_key is not set; name a file of mode 600, made by `openssl rand -hex 32 > console-link.key`"
-        )
+        raise ConsoleRefused("console.link_key is not set; name a file, which `waybill console-link` makes")
     try:
         text = read_secret(Path(file), _MOST_KEY_BYTES).strip()
     except (OSError, ValueError) as error:

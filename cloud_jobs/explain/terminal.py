@@ -151,7 +151,7 @@ def checks_of(line: ExplainedLine) -> tuple[Check, ...]:
             found.digest_agrees,
         ),
         Check(
-            "hours; given again",
+            "hours; recomputed the same",
             str(len(found.hours)),
             str(sum(one.agrees is True for one in found.hours)),
             _all(line),

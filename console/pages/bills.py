@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import days_text
+from cloud_jobs.billing.documents.look import language
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.units import amount_text
 from cloud_jobs.errors import CloudError
@@ -16,6 +17,7 @@ from console.context import Console, Query
 from console.errors import NotThere
 from console.page import Column, Fact, Field, Kind, Page, Row, Table, address
 
+ENGLISH: Final = language("en")
 MAX_ROWS: Final = 500
 """The most closings and documents on a page."""
 _MAX_REASONS: Final = 3
@@ -93,7 +95,7 @@ def payer_page(console: Console, query: Query) -> Page:
 
 def money(minor: int, currency: str) -> str:
     """An amount as a bill prints it, with its currency."""
-    return f"{amount_text(minor, currency)} {currency}"
+    return f"{ENGLISH.number(amount_text(minor, currency))} {currency}"
 
 
 def _facts(console: Console, payer: str) -> tuple[Fact, ...]:

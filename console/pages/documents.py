@@ -28,7 +28,9 @@ from console.context import LOCAL, Console, Query, Viewer
 from console.device_day import DeviceDay
 from console.errors import BadQuery, ConsoleRefused, NotThere
 from console.links import open_link
-from console.page import Column, Download, Fact, Island, Kind, Page, Row, Table, address, device_day, moment_of
+from console.page import Clock, Column, Download, Fact, Island, Kind, Page, Row, Table, address, device_day, moment_of
+from console.pages.bills import ENGLISH, money
+from console.pages.fences import ALWAYS
 from console.pages.fleet import features_of
 from console.reference import FenceVersion
 
@@ -61,7 +63,7 @@ VEHICLES: Final = (
     Column("vehicle", "Vehicle", link="href"),
     Column("item", "Item"),
     Column("quantity", "Quantity", Kind.MONEY),
-    Column("rows", "Hours", Kind.COUNT),
+    Column("rows", "Clock hours", Kind.COUNT),
     Column("net_amount", "Net amount", Kind.MONEY),
 )
 VAT: Final = tuple(
@@ -71,7 +73,7 @@ VAT: Final = tuple(
 CHECKS: Final = (
     Column("what", "What"),
     Column("charged", "Charged", Kind.MONEY),
-    Column("found", "Found again", Kind.MONEY),
+    Column("found", "Recomputed", Kind.MONEY),
     Column("outcome", "Outcome", Kind.STATE),
 )
 STEPS: Final = (Column("step", "Step"), Column("figure", "Figure", Kind.MONEY))
@@ -79,7 +81,7 @@ HOURS: Final = (
     Column("hour", "Hour", Kind.TIME, link="href"),
     Column("quantity", "Quantity", Kind.MONEY),
     Column("records", "Records", Kind.COUNT),
-    Column("outcome", "Held against the records", Kind.STATE),
+    Column("outcome", "Recomputed from the records", Kind.STATE),
     Column("digest", "Digest of the row", Kind.CODE),
 )
 RECORDS: Final = (
@@ -91,13 +93,12 @@ RECORDS: Final = (
     Column("accuracy_m", "Accuracy", Kind.DISTANCE),
     Column("received_at", "Received", Kind.TIME),
     Column("epoch", "Epoch", Kind.CODE),
-    Column("mapping", "Mapping"),
 )
 BORDERS: Final = (
     Column("zone", "Zone"),
     Column("name", "Name"),
-    Column("begin", "In force from", Kind.TIME),
-    Column("until", "Until", Kind.TIME),
+    Column("from", "In force from"),
+    Column("end", "Until"),
 )
 PUBLISHED: Final = (Column("published_by", "Published by"), Column("reason", "Reason"))
 
@@ -327,7 +328,7 @@ def line_page(console: Console, query: Query) -> Page:
         path,
         f"{title}, {device.tenant}/{device.device}",
         tables=(_checks(found, hours), _hours(found, hours, place, query), _steps(found)),
-        facts=(*facts, *_outcome_facts(found, hours, place, query)),
+        facts=(*facts, *_vehicle_facts(issued.document, number, device), *_outcome_facts(found, hours, place, query)),
         warnings=tuple(_warnings(found)),
         state=query.state(*_ASKED),
         zone=zone,
@@ -368,17 +369,29 @@ def _device_asked(query: Query, place: Place, document: Document, line: int) -> 
 
 
 def _line_facts(line: Document, document: Document, place: Place, zone: str) -> tuple[Fact, ...]:
-    currency, quantity = document["invoice_currency_code"], line["quantity"]
+    currency, measured = document["invoice_currency_code"], line["quantity"]
+    quantity = f"{measured['text']} {measured['unit']}" if measured else ""
     amount = f"{line['invoice_line_net_amount']['text']} {currency}"
     return (
         Fact("document", "Document", place.number, href=place.href(zone=zone)),
         Fact("line", "Line", line["invoice_line_identifier"], Kind.COUNT),
         Fact("account", "Account", line["account"]),
         Fact("region", "Region", line["region"] or "all regions"),
-        *([Fact("quantity", "Quantity", f"{quantity['text']} {quantity['unit']}", Kind.MONEY)] if quantity else []),
-        Fact("price", "Price", line["price"]),
-        Fact("net_amount", "Net amount", amount, Kind.MONEY),
+        *([Fact("quantity", "Quantity of the line", quantity, Kind.MONEY)] if quantity else []),
+        Fact("price", "Price", ENGLISH.price(line["price"])),
+        Fact("net_amount", "Net amount of the line", amount, Kind.MONEY),
     )
+
+
+def _vehicle_facts(document: Document, line: int, device: TenantDevice) -> Iterator[Fact]:
+    """The part that one vehicle has in a line, as the annex states it."""
+    meter, is_part = Meter(document["lines"][line - 1]["meter"]), (line, *device)
+    for one in document["annex"]:
+        if (one["line"], one["tenant"], one["device"]) == is_part:
+            quantity = f"{quantity_text(meter, one['quantity_base'])} {MEASURE_OF[meter].unit}"
+            yield Fact("vehicle_quantity", "Quantity of this vehicle", quantity, Kind.MONEY)
+            amount = money(one["amount_minor"], document["invoice_currency_code"])
+            yield Fact("vehicle_net_amount", "Net amount of this vehicle", amount, Kind.MONEY)
 
 
 _OUTCOMES: Final = {True: "agrees", False: "differs", None: "unknown"}
@@ -402,7 +415,7 @@ def _checks(found: ExplainedLine, hours: Sequence[datetime] | None) -> Table:
         again = {"found": NOT_COMPUTED, "outcome": NOT_COMPUTED} if is_left_out else {}
         return check._asdict() | {"outcome": _OUTCOMES[check.agrees]} | again
 
-    title = "Held against the charge" if found.posted is None else "Held against the amount owed"
+    title = "Comparison with the charge" if found.posted is None else "Comparison with the amount owed"
     return Table.of("checks", title, CHECKS, checks_of(found), row, is_list=False)
 
 
@@ -411,13 +424,13 @@ def _outcome_facts(
 ) -> tuple[Fact, ...]:
     made, outcome = (
         found.explanation,
-        Fact("outcome", "Computed again", _OUTCOMES[found.explanation.agrees], Kind.STATE),
+        Fact("outcome", "Recomputed", _OUTCOMES[found.explanation.agrees], Kind.STATE),
     )
     device = {"tenant": made.charge.key.tenant, "device": made.charge.key.device}
     if not _is_complete(found, hours):
         href = place.href("lines", str(found.line), **device, again="yes", zone=query.zone)
-        words = f"{NOT_COMPUTED}: compute {min(len(made.hours), MAX_HOURS):,} hours now"
-        outcome = Fact("outcome", "Computed again", words, href=href)
+        words = f"{NOT_COMPUTED}: recompute {min(len(made.hours), MAX_HOURS):,} hours now"
+        outcome = Fact("outcome", "Recomputed", words, href=href)
     return (
         Fact("tenant", "Tenant", device["tenant"]),
         Fact("device", "Device", device["device"]),
@@ -428,7 +441,7 @@ def _outcome_facts(
 
 def _warnings(found: ExplainedLine) -> Iterator[str]:
     if found.explanation.agrees is False:
-        yield "What the lake gives today differs from the charge. The tables show where."
+        yield "What is recomputed from the lake today differs from the charge. The tables show where."
     yield from notes_of(found)
 
 
@@ -443,7 +456,7 @@ def _hours(found: ExplainedLine, hours: Sequence[datetime] | None, place: Place,
             "id": text,
             "hour": one.hour,
             "href": place.href("lines", str(found.line), text, **device, zone=query.zone),
-            "quantity": quantity_text(meter, one.quantity),
+            "quantity": f"{quantity_text(meter, one.quantity)} {MEASURE_OF[meter].unit}",
             "quantity_base": one.quantity,
             "records": one.seq_ranges.count,
             "seq_ranges": one.seq_ranges.document(),
@@ -487,12 +500,13 @@ def hour_page(console: Console, query: Query) -> Page:
     if charged is None:
         raise NotThere(f"line {number} of {place.number} charges nothing in the hour {hour_text(hour)} of this vehicle")
     evidence = console.bills.evidence(query.viewer, found, hour, "waybill console: hour of a bill")
-    path = place.href("lines", str(number), hour_text(hour))
+    path, zone = place.href("lines", str(number), hour_text(hour)), _zone_of(issued.document)
+    clock = console.clock(query.viewer, query.zone, zone)
     part = part_asked(query, path, "part", each=RECORDS_A_PART, of=len(evidence.records))
     return Page(
         path,
         f"An hour of line {number} of {place.number}",
-        tables=(_records(evidence, part), _borders(evidence.borders, query)),
+        tables=(_records(evidence, part), _borders(evidence.borders, query.viewer.sees_all, clock)),
         facts=(
             *_hour_facts(found, charged, place, query),
             *(() if place.bare else [_day_of(device, hour, query)]),
@@ -500,7 +514,7 @@ def hour_page(console: Console, query: Query) -> Page:
         island=Island("evidence", lambda: _island(console, query, found, charged, evidence)),
         warnings=tuple(_hour_warnings(found, charged)),
         state=query.state(*_ASKED),
-        zone=_zone_of(issued.document),
+        zone=zone,
         extra={"bare": place.bare},
     )
 
@@ -523,9 +537,9 @@ def _hour_facts(found: ExplainedLine, hour: ExplainedHour, place: Place, query: 
         Fact("device", "Device", f"{key.tenant}/{key.device}"),
         Fact("place", "Place", place_text(meter, key.zone) or "everywhere"),
         Fact("quantity", "Charged in this hour", quantity, Kind.MONEY),
-        Fact("outcome", "Computed again", _OUTCOMES[hour.agrees], Kind.STATE),
+        Fact("outcome", "Recomputed", _OUTCOMES[hour.agrees], Kind.STATE),
         Fact("digest", "Digest of the row", hour.digest, Kind.CODE),
-        Fact("again", "Digest again", hour.again or None, Kind.CODE),
+        Fact("again", "Digest recomputed", hour.again or None, Kind.CODE),
     )
 
 
@@ -537,7 +551,7 @@ def _hour_warnings(found: ExplainedLine, hour: ExplainedHour) -> Iterator[str]:
     if hour.agrees is False:
         yield "The records of this hour give another row of usage than the one that was charged."
     if hour.agrees is None:
-        yield "Unknown whether the records give the charged row: they are erased, or another engine metered them."
+        yield "It is unknown whether the records give the charged row: they are erased, or another engine metered them."
     yield from notes_of(found)
 
 
@@ -561,14 +575,14 @@ def _records(evidence: HourEvidence, part: Part) -> Table:
     )
 
 
-def _borders(versions: tuple[FenceVersion, ...], query: Query) -> Table:
-    sees_all = query.viewer.sees_all
-
+def _borders(versions: tuple[FenceVersion, ...], sees_all: bool, clock: Clock) -> Table:
     def row(one: FenceVersion) -> Row:
         shown: Row = {"zone": one.id, "name": one.name, "begin": one.begin, "until": one.until}
+        shown["from"] = ALWAYS if one.begin is None else clock.text(one.begin)
+        shown["end"] = "open" if one.until is None else clock.text(one.until)
         return shown | ({"published_by": one.published_by, "reason": one.reason} if sees_all else {})
 
-    note = "Borders in force in this hour, as the snapshot of the bill has them. Without a time: always."
+    note = "Borders in force in this hour, as the snapshot of the bill has them."
     columns = (*BORDERS, *(PUBLISHED if sees_all else ()))
     return Table.of("borders", "Borders", columns, versions, row, note=note, empty="no border is near")
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import days_text
-from cloud_jobs.billing.units import amount_text
+from cloud_jobs.billing.units import MEASURE_OF, Meter, quantity_text
 from cloud_jobs.lake.snapshots import read_snapshot
 from cloud_jobs.reconcile import Comparison, ComparisonOutcome, Reconciliation, Station, outcome_of, reconcile
 from console.bills import days_asked
 from console.context import Console, Query
 from console.errors import BadQuery, Busy
 from console.page import Column, Fact, Field, Kind, Page, Row, Table, address
+from console.pages.bills import ENGLISH, money
 
 COLUMNS: Final = (
     Column("station", "Station"),
-    Column("name", "What"),
+    Column("what", "What"),
     Column("place", "Of"),
     Column("expected", "Expected", Kind.MONEY),
     Column("found", "Found", Kind.MONEY),
@@ -34,6 +36,9 @@ _COUNTED_BY: Final = {
     Station.RATED: "what was charged",
     Station.INVOICED: "what was issued",
 }
+_BASE: Final = re.compile(r"(?:,| in) (mm|ms|byte)$")
+"""The base unit at the end of a name."""
+_HEADS: Final = ("distance, mm", "posted")
 _MAX_NAMED: Final = 3
 _MAX_KEPT: Final = 8
 _WAIT_S: Final = 30.0
@@ -114,16 +119,17 @@ def first_difference(comparisons: Sequence[Comparison]) -> Station | None:
 
 
 def _row(one: Comparison) -> Row:
-    shown = {name: _text(getattr(one, name), one.currency) for name in ("expected", "found")}
+    shown = {name: _text(one, getattr(one, name)) for name in ("expected", "found")}
     difference = one.difference
     return {
         "station": one.station.value,
         "name": one.name,
+        "what": _BASE.sub("", one.name).replace("_", " "),
         "place": one.place,
         **shown,
         # nothing to compare with is not unknown
         "expected": shown["expected"] if one.expected is not None else "",
-        "difference": _text(difference, one.currency) if difference else "",
+        "difference": _text(one, difference) if difference else "",
         "outcome": one.outcome.value,
         "note": one.note,
         "counts": {"expected": one.expected, "found": one.found, "difference": difference},
@@ -131,10 +137,20 @@ def _row(one: Comparison) -> Row:
     }
 
 
-def _text(count: int | None, currency: str) -> str | None:
+def _text(one: Comparison, count: int | None) -> str | None:
+    """A count in the units that people use, without rounding."""
     if count is None:
         return None
-    return f"{amount_text(count, currency)} {currency}" if currency else f"{count:,}"
+    if one.currency:
+        return money(count, one.currency)
+    base = _BASE.search(one.name)
+    meter = base and next(meter for meter in Meter if MEASURE_OF[meter].base == base[1])
+    return f"{ENGLISH.number(quantity_text(meter, count))} {MEASURE_OF[meter].unit}" if meter else f"{count:,}"
+
+
+def _head(of_station: Sequence[Comparison]) -> Comparison:
+    """The comparison that stands for a station: of its main quantity, else the first."""
+    return next((one for one in of_station if one.name in _HEADS and one.found is not None), of_station[0])
 
 
 def _stations(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
@@ -150,8 +166,7 @@ def _stations(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
             "counted_by": _COUNTED_BY[station],
             "outcome": outcome,
             "arose": station is arose,
-            # its first comparison stands for a station
-            "head": _row(of_station[0]) if of_station else None,
+            "head": _row(_head(of_station)) if of_station else None,
             "wrong": [_row(one) for one in wrong[:_MAX_NAMED]],
             "more": max(0, len(wrong) - _MAX_NAMED),
         }

@@ -251,6 +251,7 @@ max_age_days = 36500
 [console]
 basemap = "{stack.folder / "scenario" / STREETS_FILE}"
 basemap_credit = "Streets: made by the simulator"
+link_key = "{stack.folder / "console-link.key"}"
 
 [[clusters]]
 name = "hq"
