@@ -17,7 +17,7 @@ from cloud_jobs.lake.snapshots import covering
 from console.fixes import column_text, degrees_text
 from console.lake import OpenLake
 from console.movements import TRACK_COLUMNS, Movements, movements_of
-from geo.spatial import TrackSettings, ZoneSet
+from geo.spatial import TrackSettings, Verdict, ZoneSet, valid_positions
 from waybill.record import IntervalSet
 
 QUARTER: Final = timedelta(minutes=15)
@@ -86,6 +86,19 @@ class DeviceDay:
         """Positions as reported: usage cleans them of noise when it meters them."""
         return movements_of(self.positions(), tracks.as_reported())
 
+    def drawn(self, track: Movements) -> list[str]:
+        """Of each position in the order of time: whether the track has it, why not, and whether it begins anew."""
+        positions = self.positions()
+        places = (positions[name].cast("double").fill_null(float("nan")) for name in ("latitude", "longitude"))
+        usable = valid_positions(*(one.to_numpy() for one in places))
+        words = ["yes", *(f"no: {one.name.lower().replace('_', ' ')}" for one in Verdict if one is not Verdict.KEPT)]
+        of_fix = np.array(words, object)[track.tracks.verdict]
+        anew = np.flatnonzero(~track.tracks.linked)[1:]
+        of_fix[track.tracks.row[anew]] = "yes, after a gap or a jump"
+        said = np.full(len(usable), "no: outside the world", object)
+        said[usable] = of_fix
+        return list(said)
+
     def quarters(self) -> list[Quarter]:
         """Each quarter of the day, also those without records: 92 to 100, as clocks change."""
         count = -(-(self.end - self.start) // QUARTER)
@@ -133,10 +146,13 @@ class DeviceDay:
 
 
 def track_columns(track: Movements, zones: ZoneSet | None) -> dict[str, Any]:
-    """A track as columns for a browser: places, seconds since 1970, speed in 0.1 m/s (-1: not stated), and the number
-    of the zone among `zones` (-1: outside).
+    """A track as columns for a browser: places, seconds since 1970, speed in 0.1 m/s (-1: unknown), and the number of
+    the zone among `zones` (-1: outside). The speed is the stated one, or that of the way to the place if it is greater.
     """
-    speed_mps, time_ms = track.speed_mps[track.tracks.row], track.time_ms
+    time_ms = track.time_ms
+    took_s = np.diff(time_ms, prepend=time_ms[:1]) / 1000
+    way_mps = np.where(track.tracks.linked, track.tracks.metres / np.maximum(took_s, 0.001), np.nan)
+    speed_mps = np.fmax(track.speed_mps[track.tracks.row], way_mps)
     speed = np.where(np.isfinite(speed_mps), np.clip(speed_mps * 10, 0, 32_767), -1)
     zone = np.full(len(time_ms), -1)
     if zones is not None and len(time_ms):

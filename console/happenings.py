@@ -59,7 +59,6 @@ class Selection:
     end: datetime
     is_default: bool
     tenants: frozenset[str] | None = None
-    has_canaries: bool = False
 
     def conditions(self) -> list[Condition]:
         """Of the tenant and of what may be seen. Canaries are left out unless they are asked for."""
@@ -72,7 +71,7 @@ class Selection:
 
     def seen(self, rows: pa.Table) -> pa.Table:
         """Rows without those of canaries, unless these are asked for."""
-        if self.tenant or self.has_canaries:
+        if self.tenant:
             return rows
         tenants = [one for one in pc.unique(rows["tenant"]).to_pylist() if not is_canary(one)]
         return rows.filter(pc.is_in(rows["tenant"], pa.array(tenants, pa.string())))

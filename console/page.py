@@ -236,6 +236,8 @@ def shown(value: Any, kind: Kind, clock: Clock) -> str:
     """A value as people read it; UNKNOWN for None."""
     if value is None:
         return UNKNOWN
+    if isinstance(value, str):
+        return printable(value)
     if kind is Kind.TIME:
         return clock.text(value)
     made = _TEXTS.get(kind)

@@ -27,6 +27,7 @@ class FenceVersion(NamedTuple):
     """A published version of a fence or gate. `begin`: None: always. `until`: when the next version begins, or None.
 
     `geometry`: GeoJSON in degrees, with the shape of a corridor or circle worked out. `properties`: as published.
+    `number`: of the id among all ids; it gives the colour on maps.
     """
 
     id: str
@@ -37,6 +38,7 @@ class FenceVersion(NamedTuple):
     properties: dict[str, Any]
     published_by: str | None
     reason: str | None
+    number: int = 0
 
     @property
     def is_gate(self) -> bool:
@@ -153,9 +155,10 @@ def fence_versions(
 ) -> tuple[tuple[FenceVersion, ...], tuple[RefusedVersion, ...]]:
     """The versions of fences and gates in rows of the reference table, and the rows that cannot be used."""
     fences = in_force(publications, lambda _, body: usable_fence(body))
+    numbers = {name: at for at, name in enumerate(sorted({held.row["id"] for held in fences.held}))}
     nexts = _next_begins([(held.row["id"], held.begin) for held in fences.held], _of_ms)
     versions = tuple(
-        _fence_version(held.row, held.made, _begin(held.made), until)
+        _fence_version(held.row, held.made, _begin(held.made), until)._replace(number=numbers[held.row["id"]])
         for held, until in zip(fences.held, nexts, strict=True)
     )
     return versions, tuple(fences.refused)

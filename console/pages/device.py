@@ -63,6 +63,7 @@ _FIX_COLUMNS: Final = (
     Column("longitude", "Longitude", Kind.COORDINATE),
     Column("speed_mps", "Speed", Kind.SPEED),
     Column("accuracy_m", "Accuracy", Kind.DISTANCE),
+    Column("drawn", "Drawn"),
     Column("seq", "Seq", Kind.COUNT),
     Column("received_at", "Received", Kind.TIME, optional=True),
 )
@@ -114,13 +115,13 @@ def page(console: Console, query: Query) -> Page:
     quarters, holes = of_day.quarters(), of_day.holes(streams)
     usage = usage_of(console.lake, [device], start, end).get(device)
     tables = (
-        _stations(console, of_day, streams, usage),
+        _stations(console, of_day, streams),
         _usage(usage),
         _holes(holes, streams),
         _certificates(console, device, account),
         _registry(console, device),
         _quarters(quarters),
-        _fixes(of_day, query, path),
+        _fixes(of_day, track, query, path),
     )
     return Page(
         path=path,
@@ -131,15 +132,17 @@ def page(console: Console, query: Query) -> Page:
             *_metered(usage),
             Fact("happened", "At fences", "events of this day", href=_events(query, device, day)),
         ),
-        island=Island("device", lambda: _island(console.fences.versions(query.viewer, end), track, start)),
-        warnings=(f"Only the first {of_day.rows.num_rows:,} records of the day are shown.",) if of_day.is_cut else (),
+        island=Island("device", lambda: _island(console.fences.versions(query.viewer, end), track, start))
+        if len(track.tracks.row)
+        else None,
+        warnings=_warnings(of_day, track),
         state={"day": day.isoformat(), **query.state("fixes")},
         form=(Field("day", "Day", type="date"),),
         template="device.html",
         zone=own,
         extra={
             "bars": bars_of(quarters, holes, start, end, zone),
-            "days": _days(query, path, day),
+            "days": _days(query, path, day, fix.time.astimezone(zone).date() if fix else day),
             "zone": zone.key,
         },
     )
@@ -164,8 +167,16 @@ def _events(query: Query, device: TenantDevice, day: date) -> str:
     return address("events", **device._asdict(), since=str(day), until=str(day + _DAY), zone=query.zone)
 
 
-def _days(query: Query, path: str, day: date) -> tuple[tuple[str, str], ...]:
-    around = (("Day before", day - _DAY), ("Day after", day + _DAY))
+def _warnings(of_day: DeviceDay, track: Movements) -> tuple[str, ...]:
+    cut = f"Only the first {of_day.rows.num_rows:,} records of the day are shown."
+    empty = "No position of this day can be drawn."
+    return (*([cut] if of_day.is_cut else []), *([] if len(track.tracks.row) else [empty]))
+
+
+def _days(query: Query, path: str, day: date, last: date) -> tuple[tuple[str, str], ...]:
+    around = [("Day before", day - _DAY), ("Day after", day + _DAY)]
+    if last != day:
+        around.append((f"Day of the last fix, {last}", last))
     return tuple((text, query.address_with(path, day=one.isoformat(), fixes="")) for text, one in around)
 
 
@@ -178,9 +189,9 @@ def _facts(
     metres = float(track.tracks.metres.sum()) if len(track.tracks.row) else None
     state = state_of(fix, now) if fix else UNKNOWN
     return (
-        Fact("state", "State", state, Kind.STATE),
+        Fact("state", "State now", state, Kind.STATE),
         Fact("time", "Last fix", fix.time if fix else None, Kind.TIME),
-        Fact("age_s", "Age", round((now - fix.time).total_seconds()) if fix else None, Kind.AGE),
+        Fact("age_s", "Age now", round((now - fix.time).total_seconds()) if fix else None, Kind.AGE),
         Fact("region", "Region", fix.region if fix else None),
         Fact("account", "Account", account.name if account else "none"),
         Fact("records", "Records", console.completeness.read().states(now).get(device), Kind.STATE),
@@ -199,22 +210,18 @@ def _metered(usage: DayUsage | None) -> tuple[Fact, ...]:
     )
 
 
-def _stations(console: Console, of_day: DeviceDay, streams: Mapping[int, Coverage], usage: DayUsage | None) -> Table:
+def _stations(console: Console, of_day: DeviceDay, streams: Mapping[int, Coverage]) -> Table:
     known = stations(streams)
     behind, commits = of_day.not_covered(console.lake)
     covered = None if behind is None else of_day.rows.num_rows - behind
     missing, lost = known["missing"], known["declared_lost"]
     buffer = "the highest seq and the time that the device stated; what it still holds is unknown here"
-    region = "regions keep no count of a device; the centre's count includes what they passed on"
     centre = f"{missing:,} missing, {lost:,} declared lost; all streams of the device" if streams else ""
     metered = "no usage was computed" if commits is None else f"of this day; {commits:,} commits behind the centre"
-    rated = "see the certificate of the newest closing" if usage else "nothing of this day is metered"
     rows = (
         ("Buffer", None, known["head"], known["stated"], buffer),
-        ("Region", None, None, None, region),
         ("Centre", known["received"], known["through"], known["complete_until"], centre or "never received anything"),
-        ("Usage", covered, None, None, metered),
-        ("Rated", None, None, None, rated),
+        ("Usage", covered, "not counted", "not counted", metered),
     )
     return Table.of(
         "stations",
@@ -313,13 +320,16 @@ def _quarters(quarters: Sequence[Quarter]) -> Table:
     return Table("quarters", "Records received", _QUARTER_COLUMNS, rows, empty="no record of this day was received")
 
 
-def _fixes(of_day: DeviceDay, query: Query, path: str) -> Table:
+def _fixes(of_day: DeviceDay, track: Movements, query: Query, path: str) -> Table:
     positions = of_day.positions()
     part = part_asked(query, path, "fixes", each=FIXES_OF_PAGE, of=positions.num_rows)
-    shown = positions.slice(part.begin, FIXES_OF_PAGE).to_pylist()
+    drawn = of_day.drawn(track)[part.begin :]
+    shown = [*zip(positions.slice(part.begin, FIXES_OF_PAGE).to_pylist(), drawn, strict=False)]
 
-    def row(one: dict[str, Any]) -> Row:
+    def row(of_fix: tuple[dict[str, Any], str]) -> Row:
+        one, is_drawn = of_fix
         return {
+            "drawn": is_drawn,
             "time": one["device_time"],
             "latitude": finite(one["latitude"]),
             "longitude": finite(one["longitude"]),

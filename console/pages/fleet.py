@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -35,6 +36,13 @@ _CHOICES: Final = {
     "state": _MOTION,
     "records": STATES,
     "registry": ("expected", "active", "suspended", "revoked", "not registered", UNKNOWN),
+}
+_SORTS: Final[Mapping[str, Callable[[Seen], Any]]] = {
+    "state": lambda one: _MOTION.index(one.state),
+    "newest fix": lambda one: -one.fix.time.timestamp() if one.fix else math.inf,
+    "oldest fix": lambda one: one.fix.time.timestamp() if one.fix else math.inf,
+    "speed": lambda one: -(one.fix.speed_mps or 0.0) if one.fix and one.state != "silent" else math.inf,
+    "records": lambda one: one.records,
 }
 _FILTERS: Final = ("tenant", "account", "region", "state", "records", "registry")
 
@@ -125,7 +133,8 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
                 _island(console, query, matching, now, span) | {"live": "" if at else "/live", "zone": clock.zone.key}
             ),
         ),
-        state=query.state(*_FILTERS, "box", "page") | ({"at": local_text(at, clock.zone)} if at else {}),
+        state=query.state(*_FILTERS, "device", "sort", "box", "page")
+        | ({"at": local_text(at, clock.zone)} if at else {}),
         form=_form(everything, asked),
         extra={"links": _ways_to_then(facts, query)},
     )
@@ -153,16 +162,16 @@ def seen_devices(console: Console, query: Query, fixes: LastFixes, now: datetime
 
 
 def _matching(everything: list[Seen], query: Query) -> list[Seen]:
-    """The devices that match all filters. Raises BadQuery."""
-    found, box = everything, Box.parse(query.get("box")) if query.get("box") else None
+    """The devices that match all filters, in the order that is asked for. Raises BadQuery."""
+    part, box = query.get("device").lower(), Box.parse(query.get("box")) if query.get("box") else None
+    found = [one for one in everything if part in one.device.device.lower()]
     for name in _FILTERS:
         if text := query.get(name):
             found = [one for one in found if one.value(name) == text]
-    return (
-        found
-        if box is None
-        else [one for one in found if one.fix is not None and box.holds(one.fix.longitude, one.fix.latitude)]
-    )
+    if box is not None:
+        found = [one for one in found if one.fix is not None and box.holds(one.fix.longitude, one.fix.latitude)]
+    order = _SORTS.get(query.get("sort"))
+    return sorted(found, key=order) if order else found
 
 
 def _row(one: Seen, usage: DayUsage | None, alerts: AlertCounts, now: datetime) -> Row:
@@ -194,7 +203,7 @@ def _facts(matching: Sequence[Seen], fixes: LastFixes, now: datetime, query: Que
     facts = [Fact("devices", "Devices", len(matching), Kind.COUNT)]
     facts += [Fact(name, name.capitalize(), states[name], Kind.COUNT) for name in _MOTION]
     if fixes.left_out and query.viewer.sees_all:
-        facts.append(Fact("left_out", "Positions not used", fixes.left_out, Kind.COUNT))
+        facts.append(Fact("left_out", "Positions not used, all devices", fixes.left_out, Kind.COUNT))
     newest = _stopped(sorted(one.fix.time for one in matching if one.state == "silent" and one.fix), len(matching))
     if newest is not None and now - newest > _LONG_AGO:
         href = query.address_with("/", at=newest.isoformat().replace("+00:00", "Z"), page="")
@@ -251,6 +260,8 @@ def _form(everything: Sequence[Seen], asked: Sequence[Seen]) -> tuple[Field, ...
     known |= {name: sorted({one.value(name) for one in asked} - {""}) for name in ("account", "region")}
     return (
         *(Field.choice(name, name.capitalize(), values) for name, values in (known | _CHOICES).items() if values),
+        Field("device", "Device has"),
+        Field.choice("sort", "Sort by", _SORTS),
         Field("box", "Box (west,south,east,north)"),
         Field("at", "At", type="datetime-local"),
     )
@@ -281,7 +292,7 @@ def features_of(fences: Sequence[FenceVersion]) -> dict[str, Any]:
             {
                 "type": "Feature",
                 "geometry": one.geometry,
-                "properties": {"id": one.id, "name": one.name, "gate": one.is_gate},
+                "properties": {"id": one.id, "name": one.name, "gate": one.is_gate, "number": one.number},
             }
             for one in fences
         ],

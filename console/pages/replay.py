@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -141,22 +141,26 @@ class Happening(NamedTuple):
     value: float
 
     @classmethod
-    def of(cls, one: EventRow | EncounterRow | AlertRow) -> Happening:
+    def of(cls, one: EventRow | EncounterRow | AlertRow, alerted: Collection[str]) -> Happening:
         device, *others = devices_of(one)
         if isinstance(one, EncounterRow):
             return cls(one.id, one.start, "encounter", device, _id(*others), one.min_m)
-        # an alert has the id of the event that it announces
-        told_as, kind = (f"alert-{one.id}", f"alert: {one.kind}") if isinstance(one, AlertRow) else (one.id, one.kind)
-        return cls(told_as, one.time, kind, device, one.place, one.value)
+        if isinstance(one, AlertRow):
+            return cls(f"alert-{one.id}", one.time, f"alert: {one.kind}", device, one.place, one.value)
+        kind = f"{one.kind}, alerted" if one.id in alerted else one.kind
+        return cls(one.id, one.time, kind, device, one.place, one.value)
 
 
 def _happenings(console: Console, query: Query, span: Span, tenant: str) -> tuple[list[Happening], tuple[str, ...]]:
     """What happened in the span in the order of time, and what is not known of it."""
-    asked = Selection(tenant, "", "", "", *span, is_default=False, tenants=query.viewer.tenants, has_canaries=True)
+    asked = Selection(tenant, "", "", "", *span, is_default=False, tenants=query.viewer.tenants)
     found, warnings = zip(*(told(console, query, asked, read) for read in (events, encounters, alerts)), strict=True)
-    # a late event has no alert
-    rows = [one for of_kind in found for one in of_kind if not isinstance(one, AlertRow) or one.raised_at is not None]
-    return sorted(map(Happening.of, rows), key=lambda one: (one.time, one.id, one.kind)), tuple(chain(*warnings))
+    # an alert has the id of the event that it announces; a late event has none
+    alerted = {one.id for one in found[2] if one.raised_at is not None}
+    known = {one.id for one in found[0]}
+    rows = [*found[0], *found[1], *(one for one in found[2] if one.id in alerted - known)]
+    happened = sorted((Happening.of(one, alerted) for one in rows), key=lambda one: (one.time, one.id))
+    return happened, tuple(chain(*warnings))
 
 
 def _event_row(asked_zone: str, one: Happening) -> Row:

@@ -113,6 +113,8 @@ def test_odd_places_are_no_part_of_a_track_and_the_page_counts_them(tmp_path: Pa
     assert page["facts"]["distance_m"] < 200
     assert page["facts"]["left_out"].startswith("3 (")
     assert page["tables"]["fixes"]["rows"][0]["latitude"] is None
+    drawn = [row["drawn"] for row in page["tables"]["fixes"]["rows"]]
+    assert drawn == ["no: outside the world", "no: null island", "no: outside the world", *["yes"] * 3]
 
 
 def test_a_device_without_a_fix_has_a_page_and_another_tenants_has_none(tmp_path: Path) -> None:

@@ -1,19 +1,13 @@
 // The track of a device on a day, split at gaps, coloured by speed or by zone.
 import type { ExpressionSpecification } from "maplibre-gl";
 import { int16, int32, linesOf, placeAt, placesOf, type Place } from "./columns";
-import { addFences, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, namesOf, round, show, zoneColour } from "./map";
-import { make } from "./page";
+import { addFences, collectionOf, colours, type Entry, feature, type FenceProperties, finish, legendOf, makeMap, round, show, zoneColour } from "./map";
+import { make, style } from "./page";
 
 type By = "speed" | "zone";
 
-/** Upper limits in km/h; colours that can be told apart without red and green. */
-const speeds: [limit: number, colour: string, text: string][] = [
-  [5, "#6b7280", "to 5 km/h"],
-  [30, "#2563eb", "to 30 km/h"],
-  [60, "#0891b2", "to 60 km/h"],
-  [90, "#d97706", "to 90 km/h"],
-  [Infinity, "#be185d", "over 90 km/h"],
-];
+/** Upper limits in km/h of the steps of one hue. */
+const limits = [5, 30, 60, 90, Infinity];
 const unknownColour = "#9ca3af";
 
 interface Track {
@@ -27,7 +21,7 @@ interface Track {
 const speedColour = (dmps: number): string => {
   if (dmps < 0) return unknownColour;
   const kmh = (dmps / 10) * 3.6;
-  return (speeds.find(([limit]) => kmh <= limit) as (typeof speeds)[number])[1];
+  return style(`speed-${limits.findIndex((limit) => kmh <= limit)}`);
 };
 
 /** Runs of one colour within the pieces of the track; each run begins where the one before it ends. */
@@ -79,9 +73,13 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
     zone: int16(columns["zone"]),
     zones: columns["zones"] as string[],
   };
-  const ids = namesOf(fences).map(([id]) => id);
-  const colourOfZone = (zone: string): string => zoneColour(Math.max(ids.indexOf(zone), 0));
-  legendOf(element, [...speeds.map(([, , text], at): Entry => [`zone speed-${at}`, text]), ["zone speed-unknown", "unknown, or outside all zones"]], fences);
+  const numbers = new Map(fences.features.map(({ properties }) => [(properties as FenceProperties).id, (properties as FenceProperties).number]));
+  const colourOfZone = (zone: string): string => zoneColour(numbers.get(zone) ?? 0);
+  const speedText = (limit: number): string => (limit < Infinity ? `to ${limit} km/h` : `over ${limits[limits.length - 2]} km/h`);
+  legendOf(element, [
+    ...limits.map((limit, at): Entry => [`speed speed-${at}`, speedText(limit)]),
+    ["speed speed-unknown", "unknown, or outside all zones"],
+  ]);
   const map = await makeMap(element, [track.lines.flat()]);
   addFences(map, fences);
   const colour = colours();

@@ -19,7 +19,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       ["difference-new", "after"],
       ["difference-added", "added"],
       ["difference-removed", "removed"],
-    ], shown);
+    ]);
   }
   const map = await makeMap(element, [...shown.features, ...(old?.features ?? [])].map((one) => [...placesIn(one.geometry)]));
   const colour = colours();

@@ -1,5 +1,5 @@
 // The fleet's map: all devices are one layer of the graphics card, names and headings of a few are symbols.
-import type { Map } from "maplibre-gl";
+import { type Map, Popup } from "maplibre-gl";
 import { linesOf, int32, placeAt, placesOf } from "./columns";
 import { fixesOf, follow, type Update } from "./live";
 import { addFences, addTracks, collectionOf, colours, type Entry, feature, finish, legendOf, makeMap, nearest, show, wedge } from "./map";
@@ -199,22 +199,39 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   const textContent = data["live"] ? "Live: connecting." : "A time of the past: nothing moves here.";
   const said = element.appendChild(make("p", { className: "live", textContent }));
   const entries = (counts: Counts) => states.map((state): Entry => [`state state-${state}`, `${state} ${counts[state]}`]);
-  const legend = legendOf(element, entries(arrange(fleet)), data["fences"] as GeoJSON.FeatureCollection);
+  const legend = legendOf(element, entries(arrange(fleet)));
   const map = await makeMap(element, fleet.ids.map((_, at) => [placeAt(fleet.fixes, at)]));
   const tracks = data["tracks"] as Record<string, unknown>;
   addTracks(map, linesOf(placesOf(tracks), int32(tracks["begins"])));
   addFences(map, data["fences"] as GeoJSON.FeatureCollection);
   const layer = addDevices(map, fleet);
   const rows = new Rows();
-  map.on("click", ({ point }) => selectRow(fleet.ids[nearest(map, fleet.count, (at) => placeAt(fleet.fixes, at), point, 12)]));
+  const popup = new Popup({ maxWidth: "none" });
+  map.on("click", ({ point }) => {
+    const at = nearest(map, fleet.count, (one) => placeAt(fleet.fixes, one), point, 12);
+    selectRow(fleet.ids[at]);
+    if (at < 0) return;
+    const [tenant, name] = [fleet.tenants[at] as string, fleet.names[at] as string];
+    const link = make("a", { href: `/device/${encodeURIComponent(tenant)}/${encodeURIComponent(name)}`, textContent: `${name} of ${tenant}` });
+    const told = make("div", { textContent: `${stateOf(fleet, at)}, last fix ${durationText(ageOf(fleet, at))} ago` });
+    popup.setLngLat(placeAt(fleet.fixes, at)).setDOMContent(make("div", {}, link, told)).addTo(map);
+  });
+  document.querySelector("#devices tbody")?.addEventListener("click", (event) => {
+    const id = (event.target as Element).closest("tr")?.dataset["id"] ?? "";
+    const at = fleet.at.get(id);
+    if (at === undefined) return;
+    selectRow(id);
+    map.jumpTo({ center: placeAt(fleet.fixes, at), zoom: Math.max(map.getZoom(), 12) });
+  });
   finish(element, map);
   if (!data["live"]) return;
+  const loaded = `Today, records, alerts and registry are of ${fleet.text(fleet.now)}.`;
   follow(
     data["live"] as string,
     (ids, update) => {
       merge(fleet, ids, update);
       rows.update(fleet);
-      said.textContent = sourceText(update);
+      said.textContent = `${sourceText(update)} ${loaded}`;
       const counts = arrange(fleet);
       legend(entries(counts));
       for (const state of states) {

@@ -23,8 +23,8 @@ export type Colours = Record<(typeof names)[number], string>;
 
 export const colours = (): Colours => Object.fromEntries(names.map((name) => [name, style(name)])) as Colours;
 const zones = 5;
-/** The colour of a zone, the same on every page: by the order of the zones' ids. */
-export const zoneColour = (at: number): string => style(`zone-${at % zones}`);
+/** The colour of a zone, the same on every page: by its number. */
+export const zoneColour = (number: number): string => style(`zone-${number % zones}`);
 
 /** Makes rings planar: world-atlas has them on a sphere, where they pass the antimeridian and go round the pole. */
 export function planar(collection: GeoJSON.FeatureCollection): GeoJSON.FeatureCollection {
@@ -197,12 +197,8 @@ export interface FenceProperties {
   id: string;
   name: string;
   gate: boolean;
+  number: number;
 }
-
-/** Names of fences by their ids, in the order of the ids. */
-export const namesOf = (fences: GeoJSON.FeatureCollection): [id: string, name: string][] =>
-  [...new globalThis.Map(fences.features.map(({ properties }) => [(properties as FenceProperties).id, (properties as FenceProperties).name]))]
-    .sort(([one], [other]) => (one < other ? -1 : 1));
 
 /** The northernmost corner of a shape, for its name: the middle of a ring is in its hole. */
 function northernmost(one: GeoJSON.Feature): GeoJSON.Feature {
@@ -212,9 +208,8 @@ function northernmost(one: GeoJSON.Feature): GeoJSON.Feature {
 
 /** Fences and gates: areas with their holes, and their names above them. */
 export function addFences(map: maplibregl.Map, fences: GeoJSON.FeatureCollection): void {
-  const ids = namesOf(fences).map(([id]) => id);
   const coloured = collectionOf(fences.features.map((one) => (
-    { ...one, properties: { ...one.properties, colour: zoneColour(ids.indexOf((one.properties as FenceProperties).id)) } }
+    { ...one, properties: { ...one.properties, colour: zoneColour((one.properties as FenceProperties).number) } }
   )));
   map.addSource("fences", { type: "geojson", data: coloured });
   map.addLayer({
@@ -273,10 +268,9 @@ export function wedge(fill: string, ring: string): ImageData {
 
 export type Entry = [className: string, text: string];
 
-/** A legend below the map: the given entries, then each zone in its colour. The result replaces the texts of entries. */
-export function legendOf(element: HTMLElement, entries: Entry[], fences?: GeoJSON.FeatureCollection): (entries: Entry[]) => void {
-  const zoneEntries = namesOf(fences ?? collectionOf([])).slice(0, 12).map(([, name], at): Entry => [`zone zone-${at % zones}`, name]);
-  const items = [...entries, ...zoneEntries].map(([className, textContent]) => make("li", { className, textContent }));
+/** A legend below the map; zones have their names on the map. The result replaces the texts of entries. */
+export function legendOf(element: HTMLElement, entries: Entry[]): (entries: Entry[]) => void {
+  const items = entries.map(([className, textContent]) => make("li", { className, textContent }));
   element.append(make("ul", { className: "legend" }, ...items));
   return (fresh) => fresh.forEach(([, text], at) => {
     const item = items[at];

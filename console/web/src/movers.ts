@@ -199,6 +199,8 @@ void main() {
   float edge = size * 0.5 - 1.0;
   float alpha = 1.0 - smoothstep(edge - 0.7, edge + 0.7, away);
   float ring = smoothstep(edge - 2.7, edge - 1.7, away);
+  // unknown has a dashed ring
+  if (kind == 3) ring *= step(0.4, fract(atan(off.y, off.x) * 1.2732));
   colour = vec4(mix(fills[kind], rings[kind], ring), 1.0) * alpha;
 }`;
 

@@ -129,9 +129,9 @@ function counted(movers: Movers): Entry[] {
 function makeControls(element: HTMLElement, columns: Columns) {
   const button = (textContent: string, ariaLabel: string | null = null) => make("button", { type: "button", textContent, ariaLabel });
   const made = {
-    back: button("−", `${columns.step_s} seconds back`),
+    back: button(`−${columns.step_s} s`, `${columns.step_s} seconds back`),
     play: button("Play"),
-    forth: button("+", `${columns.step_s} seconds on`),
+    forth: button(`+${columns.step_s} s`, `${columns.step_s} seconds on`),
     rate: choice(rates.map((one) => [String(one), `${one}×`]), "Rate"),
     time: make("output"),
     device: choice([["", "all that drive"], ...columns.devices.map((one): [string, string] => [one, one])], "Speed of"),
@@ -181,7 +181,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   const text = clockOf(zone);
   const controls = makeControls(element, columns);
   const fences = data["fences"] as GeoJSON.FeatureCollection;
-  const count = legendOf(element, counted(movers), fences);
+  const count = legendOf(element, counted(movers));
   // before the map, which is fitted to what they leave
   const range: [number, number] = [columns.start_ms / 1000, columns.end_ms / 1000];
   const graph: Graph = makeGraph(element, zone, "km/h", range, (seconds) => seek(seconds * 1000 - columns.start_ms));

@@ -1,7 +1,7 @@
 // Place and time: the area and the parts of the tracks inside it; a box or polygon is drawn with the mouse.
 import type { Map, MapMouseEvent } from "maplibre-gl";
 import { type Place, placeAt, placesOf } from "./columns";
-import { addFences, addLine, boxOf, collectionOf, colours, feature, finish, makeMap, placesIn, show, type Box } from "./map";
+import { addFences, addLine, boxOf, collectionOf, colours, feature, finish, legendOf, makeMap, placesIn, show, type Box } from "./map";
 import { make } from "./page";
 
 const empty = collectionOf([]);
@@ -108,6 +108,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   element.append(make("div", { className: "player" }, box, polygon, hint));
   const fences = data["fences"] as GeoJSON.FeatureCollection;
   const map = await makeMap(element, area ? [[...placesIn(area)]] : devicesOf(data));
+  legendOf(element, [["difference-old", "area"], ["difference-new", "driven inside"]]);
   addFences(map, fences);
   addArea(map, area, data["lines"] as Place[][]);
   let drawing: Drawing | null = null;
