@@ -26,6 +26,7 @@ from console.page import Clock
 
 MAX_ROWS: Final = 200_000
 """A selection with more rows is not counted: its reader has to narrow it."""
+_COMPUTED: Final = frozenset({"geofence_events", "encounters"})
 _FILES_AT_ONCE: Final = 16
 _MANY_IN_A_DAY: Final = 100_000
 _LOOK_BACK: Final = 5
@@ -40,9 +41,9 @@ class NotRead(Exception):
 
 
 def _require(lake: OpenLake, *tables: str) -> None:
-    """Raises NotRead for a table that no job has made yet."""
+    """Raises NotRead for a table that no job has made yet. Another job may create one, which then has no commit."""
     for table in tables:
-        if not lake.has(table):
+        if not lake.has(table) or (table in _COMPUTED and lake.version(table) == 0):
             job = WRITTEN_BY[table]
             raise NotRead(f"the {job.rpartition(' ')[2]} job has not run yet: run {job}")
 
