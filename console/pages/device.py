@@ -136,7 +136,7 @@ def page(console: Console, query: Query) -> Page:
         if len(track.tracks.row)
         else None,
         warnings=_warnings(of_day, track),
-        state={"day": day.isoformat(), **query.state("fixes")},
+        state={"day": day.isoformat(), **query.state("fixes", "at")},
         form=(Field("day", "Day", type="date"),),
         template="device.html",
         zone=own,

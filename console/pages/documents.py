@@ -32,6 +32,7 @@ from console.page import Clock, Column, Download, Fact, Island, Kind, Page, Row,
 from console.pages.bills import ENGLISH, money
 from console.pages.fences import ALWAYS
 from console.pages.fleet import features_of
+from console.pages.note_changes import changes_of
 from console.reference import FenceVersion
 
 _log = structlog.get_logger(__name__)
@@ -146,7 +147,8 @@ def page(console: Console, query: Query) -> Page:
     """A document as it is printed; each line links to its hours."""
     query, place = Place.asked(console, query)
     entry = console.bills.entry(query.viewer, place.number)
-    document = console.bills.issued(place.number).document
+    issued = console.bills.issued(place.number)
+    document = issued.document
     # the paper is in the language of its PDF, the tables and facts of the console beside it are in English
     show = Presentation(document, look_of(console.lake.lake, document))
     lines = tuple(_lines(document, show, place, query.zone))
@@ -157,6 +159,7 @@ def page(console: Console, query: Query) -> Page:
             Table("lines", "Lines", LINES, lines, note=_cut(len(document["lines"]), MAX_LINES, "lines", place)),
             _vat(show),
             _vehicles(document, show, place, query),
+            *([] if issued.before is None else [changes_of(issued, look_of(console.lake.lake, document, "en"))]),
         ),
         facts=_facts(document, entry),
         template="document.html",

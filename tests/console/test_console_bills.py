@@ -406,6 +406,13 @@ def test_a_note_that_takes_an_invoice_back_is_shown_with_what_it_takes_back(bill
     page = site.json(f"/documents/{note.number}")
     assert (page["facts"]["type"], page["facts"]["is_void"], page["facts"]["due"]) == ("credit note", True, "95.89 EUR")
     assert f'href="/documents/{NUMBER}"' in site.html(f"/documents/{note.number}")
+    changes = rows(page, "changes")
+    assert (
+        sum(one["difference_minor"] for one in changes)
+        == -8058
+        == rows(site.json("/bills"), "documents")[0]["net_minor"]
+    )
+    assert {one["quantity_now"] for one in changes} == {""} != {one["quantity_before"] for one in changes}
     line = site.json(distance_in_ring(page)["href"])
     assert line["facts"]["outcome"] == "agrees"
     assert "takes back" in line["warnings"][0]

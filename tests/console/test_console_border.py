@@ -14,6 +14,7 @@ import pytest
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.tables import Lake
 from console import movements, stream
+from console.asked import check_asked
 from console.context import Console, Query, Viewer
 from console.errors import BadQuery, Busy, NotThere
 from console.fixes import LastFix
@@ -80,7 +81,9 @@ def test_a_link_to_a_time_opens_the_day_of_the_zone_of_the_devices_page(sold: Co
             asked["start"] = f"2026-01-05T{start}Z"
             tables = {table.id: table for table in view(sold, Query(asked=asked)).tables}
             [link] = {row["href"] for row in tables["devices"].rows if row["device"] == "van"}
-            opened = device.page(sold, Query(path=VAN, asked=dict(parse_qsl(urlsplit(link).query))))
+            query = Query(path=VAN, asked=dict(parse_qsl(urlsplit(link).query)))
+            opened = device.page(sold, query)
+            check_asked(opened, query)
             assert opened.state["day"] == day
 
 
