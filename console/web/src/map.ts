@@ -28,19 +28,23 @@ export const zoneColour = (number: number): string => style(`zone-${number % zon
 
 /** Makes rings planar: world-atlas has them on a sphere, where they pass the antimeridian and go round the pole. */
 export function planar(collection: GeoJSON.FeatureCollection): GeoJSON.FeatureCollection {
-  const mended = (ring: GeoJSON.Position[]): GeoJSON.Position[] => {
+  const mended = (ring: GeoJSON.Position[], near?: number): Place[] => {
     const line: Place[] = [];
-    for (const [longitude, latitude] of ring as Place[]) line.push([onward(longitude, line[line.length - 1]?.[0]), latitude]);
+    for (const [longitude, latitude] of ring as Place[]) line.push([onward(longitude, line[line.length - 1]?.[0] ?? near), latitude]);
     const [first, last] = [line[0] as Place, line[line.length - 1] as Place];
     if (first[0] === last[0]) return line;
     const pole = Math.sign(first[1]) * 85.06;
     return [...line, [last[0], pole], [first[0], pole], first];
   };
-  // an island for itself: one that is nothing at a low zoom would else become a hole of the land before it
   const polygons = collection.features.flatMap(({ geometry }) => (
     geometry.type === "Polygon" ? [geometry.coordinates] : geometry.type === "MultiPolygon" ? geometry.coordinates : []
   ));
-  return collectionOf(polygons.map((rings) => feature({ type: "Polygon", coordinates: rings.map(mended) })));
+  return collectionOf(polygons.map(([first, ...holes]) => {
+    const outer = mended(first as GeoJSON.Position[]);
+    // a hole lies in its land, also if that went on beyond the antimeridian
+    const [west, , east] = boxOf(outer) as Box;
+    return feature({ type: "Polygon", coordinates: [outer, ...holes.map((one) => mended(one, (west + east) / 2))] });
+  }));
 }
 
 async function land(url: string): Promise<GeoJSON.FeatureCollection> {
