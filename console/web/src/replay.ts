@@ -129,9 +129,9 @@ function counted(movers: Movers): Entry[] {
 function makeControls(element: HTMLElement, columns: Columns) {
   const button = (textContent: string, ariaLabel: string | null = null) => make("button", { type: "button", textContent, ariaLabel });
   const made = {
-    back: button(`−${columns.step_s} s`, `${columns.step_s} seconds back`),
+    back: button(`−${columns.step_s} s`, `−${columns.step_s} s, back`),
     play: button("Play"),
-    forth: button(`+${columns.step_s} s`, `${columns.step_s} seconds on`),
+    forth: button(`+${columns.step_s} s`, `+${columns.step_s} s, on`),
     rate: choice(rates.map((one) => [String(one), `${one}×`]), "Rate"),
     time: make("output"),
     device: choice([["", "all that drive"], ...columns.devices.map((one): [string, string] => [one, one])], "Speed of"),
