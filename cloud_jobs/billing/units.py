@@ -105,7 +105,7 @@ _EACH = {"each": SaleUnit(1, "C62")}
 MEASURE_OF: dict[Meter, Measure] = {
     Meter.DISTANCE: Measure(
         base="mm",
-        sale_units={"km": SaleUnit(1_000_000, "KMT"), "m": SaleUnit(1_000, "MTR")},
+        sale_units={"km": SaleUnit(1_000_000, "KMT"), "m": SaleUnit(1_000, "MTR"), "mi": SaleUnit(1_609_344, "SMI")},
         zones=MeterZones.EVERYWHERE,
     ),
     Meter.DURATION: Measure(

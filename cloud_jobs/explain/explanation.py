@@ -1,4 +1,4 @@
-"""A charge taken apart into hours, and whether hours, digest and amount can be reproduced. Pure."""
+"""A charge taken apart into hours, or a fee into days and charges, and whether it can be reproduced. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from cloud_jobs.billing.rating import (
     cells_of_usage,
 )
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
-from cloud_jobs.billing.rating.charges import MeteredKey, metered_key
+from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key
+from cloud_jobs.billing.rating.fees import LIMITED, FeeDue
 from cloud_jobs.billing.rating.pools import (
     Place,
     PoolStep,
@@ -35,8 +36,8 @@ from cloud_jobs.billing.rating.pools import (
     pool_steps,
     worth_of,
 )
-from cloud_jobs.billing.rating.rate import AccountRating
-from cloud_jobs.billing.units import Meter, exponent, round_ratio
+from cloud_jobs.billing.rating.rate import AccountRating, charges_and_fees
+from cloud_jobs.billing.units import Meter, amount_text, exponent, place_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 
 
@@ -62,6 +63,9 @@ def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterat
         if free or (price.price.allowance and len(steps) == 1):
             allowance = f"less the allowance of {price.price.allowance:f} {unit}"
             yield allowance if len(steps) == 1 else "less what is free", f"{_text(units - free)} {unit}"
+        if price.price.step:
+            started = step.paid.end - step.paid.begin
+            yield f"in started steps of {price.price.step:f} {unit}", f"{_text(started / per_unit)} {unit}"
         for share, amount, currency in _paid(step, currencies):
             paid.append(currency)
             yield f"{_text(share)} {unit} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
@@ -141,7 +145,8 @@ class Explanation:
 
     @property
     def quantity_agrees(self) -> bool:
-        return self.quantity == self.charge.quantity
+        # a fee has no hours
+        return self.charge.key.kind is ChargeKind.FEE or self.quantity == self.charge.quantity
 
     @property
     def digest_agrees(self) -> bool:
@@ -191,6 +196,56 @@ def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whol
             step for uses in (rating.pools_of(key) if rating else ()) for step in arithmetic_of(contract, uses, key)
         ),
     )
+
+
+def explain_fee(contract: PayerContract, usage: pa.Table | None, charge: Charge) -> Explanation:
+    """Explains a fee from the usage in force of all devices of its account; None: too many to read again.
+
+    `contract`: of at least the charge's account. Raises BillingError for usage that cannot be rated.
+    """
+    amount, arithmetic = None, list[tuple[str, str]]()
+    if usage is not None:
+        contract = _of_account(contract, charge.key.account)
+        charges, dues = charges_and_fees(_rated(contract, usage), contract)
+        mine = [one for one in dues if one.charge(charge.key.account).key == charge.key]
+        amount = sum(one.minor for one in mine)
+        arithmetic = [step for one in mine for step in _arithmetic_of_fee(contract, one, charges)]
+    return Explanation(charge=charge, hours=(), digest="", amount_minor=amount, arithmetic=tuple(arithmetic))
+
+
+def _arithmetic_of_fee(contract: PayerContract, due: FeeDue, charges: Sequence[Charge]) -> Iterator[tuple[str, str]]:
+    """What a per cent is of, the days, the exchange, the rounding, and what was left for a credit."""
+    fee, currency, (charged, whole) = due.agreed.fee, contract.payer.currency, due.days
+    minor = 10 ** exponent(currency)
+    if fee.amount is not None:
+        yield fee.name, f"{_text(Fraction(fee.amount))} {due.agreed.currency}"
+    else:
+        lines = Counter[str]()
+        for key, _, _, of_charge, _ in charges:
+            is_mine = due.of in {("", ""), (key.tenant, key.device)} and key.kind is ChargeKind.USAGE
+            if is_mine and key.meter is not None and fee.covers(key.meter, key.zone):
+                parts = key.meter.value, place_text(key.meter, key.zone), key.window and f"window {key.window}"
+                lines[f"{', '.join(filter(None, parts))} at {key.price}"] += of_charge
+        for line, of_line in lines.items():
+            yield line, f"{amount_text(of_line, currency)} {currency}"
+        if len(lines) > 1 or lines.total() != due.usage_minor:
+            words = "together" if lines.total() == due.usage_minor else "together, after caps"
+            yield words, f"{_text(due.usage_minor / minor)} {currency}"
+        percent = Fraction(fee.percent or 0) / 100
+        yield f"{fee.percent:f} % of it", f"{_text(due.usage_minor * percent / minor)} {currency}"
+    if charged != whole:
+        exact = due.exact_minor / (due.agreed.worth if fee.amount is not None else minor)
+        yield (
+            f"{charged} of {whole} days",
+            f"{_text(exact)} {due.agreed.currency if fee.amount is not None else currency}",
+        )
+    if fee.amount is not None and due.agreed.currency != currency:
+        rate = due.agreed.worth / minor
+        yield f"exchanged at {_text(rate)}", f"{_text(due.exact_minor / minor)} {currency}"
+    rounded = round_ratio(*due.exact_minor.as_integer_ratio())
+    yield "rounded, a half up", f"{amount_text(rounded, currency)} {currency}"
+    if due.is_limited:
+        yield LIMITED, f"{amount_text(due.minor, currency)} {currency}"
 
 
 def with_hours_again(

@@ -20,7 +20,7 @@ from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
-from cloud_jobs.explain.explanation import ExplainedHour, Explanation, explain, with_hours_again
+from cloud_jobs.explain.explanation import ExplainedHour, Explanation, explain, explain_fee, with_hours_again
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
@@ -68,7 +68,7 @@ def records_of_hour(lake: Lake, device: TenantDevice, hour: ExplainedHour, limit
 
 
 MAX_POOL_DEVICES: Final = 1_000
-"""The most devices of a pool that are rated again; for more the amount is unknown."""
+"""The most devices of a pool, or of an account with a fee, that are rated again; for more the amount is unknown."""
 _MOMENT: Final = timedelta.resolution
 
 
@@ -101,7 +101,7 @@ def explain_line(
     hours: Collection[datetime] | None = None,
     issued: IssuedAgain | None = None,
 ) -> ExplainedLine:
-    """Explains the charge of a device on a line, and computes its hours again from the records.
+    """Explains a fee, or the usage charge of a device on a line, and computes its hours again from the records.
 
     `hours`: only these are computed again; None: all of them. `issued`: the document, if it was made again already.
     For a note, the charge of its closing is explained. Raises UnknownDocument, BillingError, RegisterDamaged,
@@ -151,10 +151,12 @@ def explain_charge(
     *,
     hours: Collection[datetime] | None = None,
 ) -> ExplainedCharge:
-    """Explains the charge of a device, and computes its hours again from the records.
+    """Explains a fee, or the usage charge of a device, and computes its hours again from the records.
 
     `reference`: rows of the table `reference` at the snapshot. `hours`: as in `explain_line`. Raises LakeError.
     """
+    if charge.key.kind is ChargeKind.FEE:
+        return ExplainedCharge(_explained_fee(lake, snapshot, contract, charge), None, None)
     device, tracks = TenantDevice(charge.key.tenant, charge.key.device), tracks_at(snapshot)
     found = _explained(lake, snapshot, contract, charge)
     stored, erasures = records_and_erasures(lake)
@@ -173,7 +175,8 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     if not found or not entries:
         raise BillingError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
     stated = found[0]
-    if stated["kind"] != ChargeKind.USAGE.value:
+    kind, meter = ChargeKind(stated["kind"]), stated["meter"] and Meter(stated["meter"])
+    if kind not in {ChargeKind.USAGE, ChargeKind.FEE}:
         raise BillingError(
             f"line {line} of {number} is a {stated['kind']}: it follows from other lines, not from records"
         )
@@ -185,7 +188,7 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     if chosen not in devices:
         raise BillingError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
     names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
-    return ChargeKey(**names, **chosen._asdict(), kind=ChargeKind.USAGE, meter=Meter(stated["meter"]))
+    return ChargeKey(**names, **chosen._asdict(), kind=kind, meter=meter)
 
 
 def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
@@ -205,6 +208,14 @@ def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge:
         lake, snapshot, devices if is_whole else {mine}, contract.period.start, contract.period.end - _MOMENT
     )
     return explain(contract, usage, charge, is_whole=is_whole)
+
+
+def _explained_fee(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
+    devices = {one.of_device for one in contract.assigned if one.account == charge.key.account}
+    usage = None
+    if len(devices) <= MAX_POOL_DEVICES:
+        usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
+    return explain_fee(contract, usage, charge)
 
 
 def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:

@@ -31,7 +31,7 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "tenant": key.tenant,
         "device": key.device,
         "region": key.region,
-        "meter": _meter(found.charge).value,
+        "meter": key.meter and key.meter.value,
         "zone": key.zone,
         "window": key.window,
         "price": key.price,
@@ -63,7 +63,8 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
 
 def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
     arithmetic = [made] if (made := _arithmetic_table(line)) else []
-    return Group(_hours_table(line, limit), *arithmetic, _checks_table(line), *map(Text, notes_of(line)))
+    hours = [_hours_table(line, limit)] if line.explanation.charge.key.meter else []
+    return Group(*hours, *arithmetic, _checks_table(line), *map(Text, notes_of(line)))
 
 
 def records_table(hour: datetime, records: Sequence[dict[str, Any]], count: int) -> FittedTable:
@@ -129,14 +130,17 @@ class Check(NamedTuple):
 
 
 def checks_of(line: ExplainedLine) -> tuple[Check, ...]:
-    """Each value of the charge, held against what its hours give."""
+    """Each value of the charge, held against what its hours give; of a fee, which has none, the amount."""
     found = line.explanation
-    charge, meter = found.charge, _meter(found.charge)
-    unit = MEASURE_OF[meter].unit
+    charge, meter = found.charge, found.charge.key.meter
     amounts = (charge.amount_minor, found.amount_minor)
     stated, again = (
         "unknown" if one is None else f"{amount_text(one, line.currency)} {line.currency}" for one in amounts
     )
+    amount = Check("amount", stated, again, found.amount_agrees)
+    if meter is None:
+        return (amount,)
+    unit = MEASURE_OF[meter].unit
     return (
         Check(
             "sum of the hours",
@@ -156,7 +160,7 @@ def checks_of(line: ExplainedLine) -> tuple[Check, ...]:
             str(sum(one.agrees is True for one in found.hours)),
             _all(line),
         ),
-        Check("amount", stated, again, found.amount_agrees),
+        amount,
     )
 
 
@@ -202,9 +206,8 @@ def notes_of(line: ExplainedLine) -> Iterable[str]:
 
 
 def _charge_text(charge: Charge, currency: str) -> str:
-    meter = _meter(charge)
-    quantity = f"{quantity_text(meter, charge.quantity)} {MEASURE_OF[meter].unit}"
-    return f"{quantity}, {amount_text(charge.amount_minor, currency)} {currency}"
+    meter, amount = charge.key.meter, f"{amount_text(charge.amount_minor, currency)} {currency}"
+    return f"{quantity_text(meter, charge.quantity)} {MEASURE_OF[meter].unit}, {amount}" if meter else amount
 
 
 def _ranges_text(hour: ExplainedHour) -> str:

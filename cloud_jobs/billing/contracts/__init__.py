@@ -12,13 +12,14 @@ from cloud_jobs.billing.contracts.account import (
 )
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer
 from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Address, Vat, VatCategory
-from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, PayerContract, TariffSpan
+from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, FeeSpan, PayerContract, TariffSpan
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import (
     ANY_ZONE,
     Cap,
     CapSpan,
+    Fee,
     Pool,
     PoolKey,
     Price,
@@ -46,6 +47,8 @@ __all__ = [
     "Contracts",
     "DoubtBounds",
     "ExchangeRate",
+    "Fee",
+    "FeeSpan",
     "LegalEntity",
     "Payer",
     "PayerContract",

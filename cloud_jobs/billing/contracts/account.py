@@ -28,6 +28,7 @@ from cloud_jobs.billing.contracts.fields import (
     VatId,
     WireName,
 )
+from cloud_jobs.billing.contracts.tariff import Fees, repeated_ids
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment
 
@@ -179,7 +180,7 @@ class Account(Contract):
     """One version of an account. It pays itself (`payer`), or its charges are on the invoice of its `parent`.
 
     It is in force until the next version, or until `effective_until` (excluded). After that nobody pays for its
-    devices, unless a later version begins.
+    devices, unless a later version begins. `fees`: of this customer, beside those of its tariff.
     """
 
     id: Id
@@ -189,6 +190,7 @@ class Account(Contract):
     parent: Id | None = None
     payer: Payer | None = None
     tariff: Id
+    fees: Fees = ()
     devices: tuple[Assignment, ...] = ()
 
     @model_validator(mode="after")
@@ -199,6 +201,12 @@ class Account(Contract):
             raise ValueError("it has no payer: add a payer table or a parent")
         if self.parent == self.id:
             raise ValueError("it is its own parent")
+        return self
+
+    @model_validator(mode="after")
+    def _each_fee_once(self) -> Self:
+        for fault in repeated_ids("fees", (fee.id for fee in self.fees)):
+            raise ValueError(fault)
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
+from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
@@ -101,26 +102,29 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
     fences = [row for row in (*published, *stated) if row["kind"] == "fence"]
     if not published and not fences:
         return
-    named = [
-        (row, number, price.meter, price.zone)
-        for row in stated
-        if row["kind"] == "tariff" and (tariff := _tariff(row["body"]))
-        for number, price in enumerate(tariff.prices)
-        if price.zone not in {"", ANY_ZONE}
-    ]
+    named = [(row, *one) for row in stated for one in _zones_of(row) if one[-1] not in {"", ANY_ZONE}]
     gates = _gates(fences, {zone for *_, zone in named})
     # by name only: validating all fences would take long
     known = {row["id"] for row in fences}
-    for row, number, meter, zone in named[:MAX_FAULTS]:
-        place = row["place_of"]("prices", number, "zone") if "place_of" in row else row["place"]
-        price = f"{place}: tariff {row['id']!r}: prices.{number} is for {meter} in zone {zone!r}"
+    for row, path, meter, zone in named[:MAX_FAULTS]:
+        place = row["place_of"](*path) if "place_of" in row else row["place"]
+        price = f"{place}: {row['kind']} {row['id']!r}: {path[0]}.{path[1]} is for {meter or 'usage'} in zone {zone!r}"
         if zone not in gates:
             # a fence that reads the same cannot be published later, so the price would never apply
             is_lack = not any(one != zone and as_read(one) == as_read(zone) for one in known)
             yield f"{price}, but no usable fence or gate has this id{name_advice(zone, known)}", is_lack
-        elif gates[zone] != (meter is Meter.CROSSING):
+        elif meter is not None and gates[zone] != (meter is Meter.CROSSING):
             what = "a gate; gates only have crossings" if gates[zone] else "a fence; only gates have crossings"
             yield f"{price}, which is {what}", False
+
+
+def _zones_of(row: Row) -> Iterator[tuple[tuple[str | int, ...], Meter | None, str]]:
+    """Each zone of the prices and fees of a contract, with its path, and the meter of a price."""
+    made = _made(row)
+    for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
+        yield ("prices", number, "zone"), price.meter, price.zone
+    for number, fee in enumerate(made.fees if made else ()):
+        yield from ((("fees", number, "zones"), None, zone) for zone in fee.zones)
 
 
 def _gates(fences: Iterable[Row], names: set[str]) -> dict[str, bool]:
@@ -132,11 +136,17 @@ def _gates(fences: Iterable[Row], names: set[str]) -> dict[str, bool]:
     return {held.row["id"]: isinstance(held.made, Gate) for held in found.held}
 
 
-def _tariff(body: str) -> Tariff | None:
+def _made(row: Row) -> Tariff | Account | None:
     try:
-        return Tariff.model_validate_json(body)
+        match row["kind"]:
+            case "tariff":
+                return Tariff.model_validate_json(row["body"])
+            case "account" if '"zones"' in row["body"]:
+                # few of very many accounts have fees
+                return Account.model_validate_json(row["body"])
     except ValidationError:
-        return None
+        pass
+    return None
 
 
 MAX_MONTHS: Final = 24

@@ -205,6 +205,11 @@ Amount = Annotated[Number, Field(ge=0), AfterValidator(abs)]
 UnitAmount = Annotated[Amount, Field(le=1_000_000_000)]
 """The cost of one unit; no currency needs more for a kilometre, an hour or a byte."""
 Percent = Annotated[Amount, Field(le=100)]
+SignedAmount = Annotated[
+    Number, Field(ge=-1_000_000_000, le=1_000_000_000), AfterValidator(lambda one: one or abs(one))
+]
+"""A fee, or below 0 a credit; -0 is 0."""
+SignedPercent = Annotated[SignedAmount, Field(ge=-100, le=1_000)]
 Language = Literal["de", "en", "fr", "ja"]
 """A language of printed documents; each has a file of texts."""
 Colour = Annotated[str, StringConstraints(pattern=r"^#[0-9a-f]{6}$")]

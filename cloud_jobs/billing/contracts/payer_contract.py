@@ -23,7 +23,7 @@ from cloud_jobs.billing.contracts.published import (
     moment_of,
     parsed,
 )
-from cloud_jobs.billing.contracts.tariff import CapSpan, Tariff
+from cloud_jobs.billing.contracts.tariff import CapSpan, Fee, Tariff
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
@@ -55,12 +55,19 @@ class TariffSpan(NamedTuple):
     tariff: Tariff
 
 
+class FeeSpan(NamedTuple):
+    """The fees of a version of an account, from `begin_us` (µs since 1970) until the next version."""
+
+    begin_us: int
+    fees: tuple[Fee, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountContract:
     """One account of a payer's tree in the period.
 
     `times`: when the account is in force (µs since 1970), in order. `spans`: its tariff versions in order; a cell of
-    usage names them by position, from 0.
+    usage names them by position, from 0. `fees`: its own, by version; () if no version has any.
     """
 
     id: str
@@ -68,6 +75,7 @@ class AccountContract:
     times: tuple[tuple[int, int], ...]
     spans: tuple[TariffSpan, ...]
     assigned: tuple[Assigned, ...] = ()
+    fees: tuple[FeeSpan, ...] = ()
 
     @property
     def depends_on_days(self) -> bool:
@@ -162,7 +170,17 @@ class PayerParts:
             last[name] = made[-1]
             times = self._of_kind["account"][name].times_within(self._start_us, self._end_us)
             spans = tuple(self._spans(name, versions, assigned))
-            accounts.append(AccountContract(id=name, name=made[-1].name, times=times, spans=spans, assigned=assigned))
+            fees = tuple(FeeSpan(of.begin_us, one.fees) for of, one in zip(versions, made, strict=True))
+            accounts.append(
+                AccountContract(
+                    id=name,
+                    name=made[-1].name,
+                    times=times,
+                    spans=spans,
+                    assigned=assigned,
+                    fees=fees if any(one.fees for one in made) else (),
+                )
+            )
         account = last[payer_id]
         assert account.payer is not None
         rates = self._rates(accounts, account.payer.currency)

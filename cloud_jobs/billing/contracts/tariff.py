@@ -1,9 +1,9 @@
-"""Tariffs: prices by meter, zone and window, with tiers, caps and a minimum fee."""
+"""Tariffs: prices by meter, zone and window, with tiers, caps, fees and a minimum fee."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import time
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
 from itertools import combinations, islice, pairwise
@@ -11,7 +11,18 @@ from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, UnitAmount, Zone, decimals_of
+from cloud_jobs.billing.contracts.fields import (
+    Amount,
+    Contract,
+    Currency,
+    Id,
+    SignedAmount,
+    SignedPercent,
+    Text,
+    UnitAmount,
+    Zone,
+    decimals_of,
+)
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
 
@@ -116,7 +127,8 @@ class PoolKey(NamedTuple):
 class Price(Contract):
     """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
 
-    Each price has its own allowance, tiers and rounding; prices with the same `pool_id` share them.
+    Each price has its own allowance, tiers and rounding; prices with the same `pool_id` share them. `step`: the units
+    that a pool pays for are rounded up to whole steps.
     """
 
     meter: Meter
@@ -127,6 +139,7 @@ class Price(Contract):
     tiers: Annotated[tuple[Tier, ...], Field(max_length=MAX_TIERS)] = ()
     tier_mode: TierMode = TierMode.GRADUATED
     allowance: Amount = Decimal(0)
+    step: Annotated[Amount, Field(gt=0)] | None = None
     pool: Pool = Pool.DEVICE
     pool_id: Id | None = None
 
@@ -145,7 +158,7 @@ class Price(Contract):
     @property
     def is_flat(self) -> bool:
         """Whether every unit costs the same."""
-        return not self.tiers and not self.allowance
+        return not self.tiers and not self.allowance and self.step is None
 
     @model_validator(mode="after")
     def _of_its_meter(self) -> Self:
@@ -202,7 +215,7 @@ class CapSpan(StrEnum):
 
 
 class Proration(StrEnum):
-    """The minimum fee of an account in force for part of a period: whole, or in proportion to its local days."""
+    """What is agreed for part of a period: charged whole, or in proportion to the local days."""
 
     WHOLE = "whole"
     BY_DAY = "by_day"
@@ -220,6 +233,94 @@ class Cap(Contract):
         return not self.meters or meter in self.meters
 
 
+# Fees: amounts and percentages, of a tariff or of one account.
+
+
+def _local_day(given: object) -> date:
+    try:
+        made = given if isinstance(given, date) else date.fromisoformat(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError("write a local day, for instance 2026-03-01") from None
+    if isinstance(made, datetime):
+        raise ValueError(f"{made.isoformat()} is a moment; write a local day, for instance 2026-03-01")
+    return made
+
+
+LocalDay = Annotated[
+    date, PlainValidator(_local_day), PlainSerializer(lambda one: one.isoformat(), return_type=str, when_used="json")
+]
+
+
+class Every(StrEnum):
+    """How often a fee is charged: in each billing period, or in the one that has its first day."""
+
+    PERIOD = "period"
+    ONCE = "once"
+
+
+class Fee(Contract):
+    """An amount, or a per cent of usage charges after caps; below 0 it is a credit. It is a charge of its own.
+
+    `name`: printed on documents. `scope`: of the account, or of each of its devices. `begin`, `end` (excluded): local
+    days on which it is in force; a fee that is charged once is so in the period that has `begin`. `meters`, `zones`:
+    the usage that a per cent is of; (): all. A tariff's amount is in its currency, an account's in the payer's.
+    """
+
+    id: Id
+    name: Annotated[Text, Field(max_length=200)]
+    amount: SignedAmount | None = None
+    percent: SignedPercent | None = None
+    scope: Pool = Pool.ACCOUNT
+    every: Every = Every.PERIOD
+    proration: Proration = Proration.BY_DAY
+    begin: LocalDay | None = None
+    end: LocalDay | None = None
+    meters: tuple[Meter, ...] = ()
+    zones: tuple[Zone, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a day in force is enough for all of it."""
+        return self.every is Every.ONCE or self.proration is Proration.WHOLE
+
+    def holds_on(self, day: date) -> bool:
+        if self.every is Every.ONCE:
+            return day == self.begin
+        return (self.begin is None or self.begin <= day) and (self.end is None or day < self.end)
+
+    def covers(self, meter: Meter, zone: str) -> bool:
+        """Whether a per cent is of the usage of this meter in this zone."""
+        if self.meters and meter not in self.meters:
+            return False
+        if not self.zones:
+            return True
+        has_zone = MEASURE_OF[meter].zones is not MeterZones.NONE
+        return has_zone and (zone in self.zones or (zone != "" and ANY_ZONE in self.zones))
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if (self.amount is None) == (self.percent is None):
+            raise ValueError(f"fee {self.id!r} needs either an amount or a percent")
+        if self.percent is None and (self.meters or self.zones):
+            raise ValueError(f"fee {self.id!r} is an amount; meters and zones choose the usage of a percent")
+        if self.every is Every.ONCE and (self.begin is None or self.end is not None):
+            raise ValueError(f"fee {self.id!r} is charged once, on its begin: write a begin and no end")
+        if self.begin and self.end and self.end <= self.begin:
+            raise ValueError(f"fee {self.id!r} ends on {self.end}, which is not after its begin, {self.begin}")
+        if ": " in self.name:
+            raise ValueError(f"fee {self.id!r}: leave ': ' out of its name; on documents its terms follow it")
+        return self
+
+
+Fees = Annotated[tuple[Fee, ...], Field(max_length=100)]
+
+
+def repeated_ids(what: str, ids: Iterable[str]) -> Iterator[str]:
+    """A fault for each id that two of them have."""
+    listed = sorted(ids)
+    yield from (f"two {what} have the id {one!r}" for one in dict.fromkeys(listed) if listed.count(one) > 1)
+
+
 class Tariff(Contract):
     """One version of a price list, in force from `effective_from` until the next version.
 
@@ -235,6 +336,7 @@ class Tariff(Contract):
     prices: Annotated[tuple[Price, ...], Field(max_length=MAX_PRICES)]
     windows: Annotated[tuple[Window, ...], Field(max_length=MAX_WINDOWS)] = ()
     caps: Annotated[tuple[Cap, ...], Field(max_length=MAX_CAPS)] = ()
+    fees: Fees = ()
     minimum_amount: Amount | None = None
     proration: Proration = Proration.BY_DAY
     minimum_without_devices: bool = False
@@ -242,14 +344,14 @@ class Tariff(Contract):
 
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:
-        faults = [*self._window_faults(), *self._price_faults(), *self._cap_faults(), *self._decimal_faults()]
+        faults = [*self._window_faults(), *self._price_faults(), *self._cap_faults(), *self._fee_faults()]
+        faults += self._decimal_faults()
         if faults:
             raise ValueError("; ".join(faults))
         return self
 
     def _window_faults(self) -> Iterator[str]:
-        ids = [window.id for window in self.windows]
-        yield from (f"two windows have the id {one!r}" for one in sorted(set(ids)) if ids.count(one) > 1)
+        yield from repeated_ids("windows", (window.id for window in self.windows))
         for one, other in combinations(self.windows, 2):
             if shared := one.quarters & other.quarters:
                 yield f"windows {one.id!r} and {other.id!r} overlap on {quarter_text(min(shared))}"
@@ -273,13 +375,14 @@ class Tariff(Contract):
                 yield f"{self.prices[placed[meter, zone, window]]} has a price, and none outside its windows"
 
     def _pool_faults(self) -> Iterator[str]:
-        """Prices of one pool may differ in amounts, but not in meter, pool and allowance."""
+        """Prices of one pool may differ in amounts, but not in meter, pool, allowance and step."""
         first: dict[str, int] = {}
         for number, price in enumerate(self.prices):
             if price.pool_id is not None:
                 at = first.setdefault(price.pool_id, number)
                 one, other = (
                     {"meter": each.meter, "pool": each.pool, "allowance": each.allowance * each.base_per_unit}
+                    | {"step": (each.step or 0) * each.base_per_unit}
                     for each in (self.prices[at], price)
                 )
                 for what in one:
@@ -297,7 +400,7 @@ class Tariff(Contract):
                 # tiers and allowances are of the whole period, so a single day has no cost
                 uneven = (price for price in self.prices if cap.holds_for(price.meter) and not price.is_flat)
                 for price in islice(uneven, 1):
-                    what = "tiers" if price.tiers else "an allowance"
+                    what = "tiers" if price.tiers else "an allowance" if price.allowance else "a step"
                     yield (
                         f"caps.{number} is by day, and the price for {price} has {what}; cap the period, or give the "
                         "price one amount"
@@ -307,9 +410,19 @@ class Tariff(Contract):
             if (one.pool, one.per) == (other.pool, other.per) and shared:
                 yield f"caps.{first} and caps.{second} are both by {one.pool} and {one.per} for {shared[0]}"
 
+    def _fee_faults(self) -> Iterator[str]:
+        yield from repeated_ids("fees", (fee.id for fee in self.fees))
+        sold = {price.meter for price in self.prices}
+        for number, fee in enumerate(self.fees):
+            if unsold := [meter for meter in fee.meters if meter not in sold]:
+                yield f"fees.{number} is a percent of {unsold[0]}, which has no price"
+
     def _decimal_faults(self) -> Iterator[str]:
         digits = exponent(self.currency)
         amounts = {f"caps.{number}.amount": cap.amount for number, cap in enumerate(self.caps)}
+        amounts |= {
+            f"fees.{number}.amount": fee.amount for number, fee in enumerate(self.fees) if fee.amount is not None
+        }
         if self.minimum_amount is not None:
             amounts["minimum_amount"] = self.minimum_amount
         yield from (

@@ -251,7 +251,7 @@ def _order(of_line: GroupKey, payer: str) -> tuple[Any, ...]:
 
 
 def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
-    # a cap has no quantity
+    # a cap has no quantity, a fee has pieces
     meter = key.meter if key.kind is ChargeKind.USAGE else None
     vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
     return {
@@ -288,13 +288,11 @@ def _measured(meter: Meter | None, group: _Group) -> Document | None:
 
 def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str) -> Document:
     """Quantity and price by EN 16931: their product by the base quantity is exactly the line's amount."""
-    text = "0" if meter is None else quantity_text(meter, quantity)
-    whole = Decimal(text)
-    if meter is None or not whole or (amount_minor and (whole > 0) != (amount_minor > 0)):
+    text, code = (str(quantity), _PIECE) if meter is None else (quantity_text(meter, quantity), MEASURE_OF[meter].code)
+    whole, base = Decimal(text), text.removeprefix("-")
+    if not whole or (amount_minor and (whole > 0) != (amount_minor > 0)):
         pieces = (amount_minor > 0) - (amount_minor < 0)
         text, base, code = str(pieces), "1", _PIECE
-    else:
-        base, code = text.removeprefix("-"), MEASURE_OF[meter].code
     return {
         "invoiced_quantity": text,
         "invoiced_quantity_unit_of_measure_code": code,
@@ -304,6 +302,8 @@ def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str
 
 
 def _item_name(key: ChargeKey) -> str:
+    if key.kind is ChargeKind.FEE:
+        return key.price.partition(": ")[0]
     if key.kind is not ChargeKind.USAGE or key.meter is None:
         # a cap covers all places; its price names several meters
         return ": ".join(part for part in (key.kind.value.capitalize(), key.meter and key.meter.value) if part)

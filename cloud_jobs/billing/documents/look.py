@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
@@ -100,18 +100,19 @@ class Language:
         return shown
 
     def price(self, text: str, applied: AppliedPrice | None = None) -> str:
-        """A price, cap or minimum fee (its canonical text) in this language; what is no such text stays.
+        """A price, cap, fee or minimum fee (its canonical text) in this language; what is no such text stays.
+
+        A fee is without its name, which is the line's item.
 
         `applied`: what a price with tiers came to, which stands first, on a line of its own.
         """
         if found := _CAP.fullmatch(text):
-            amount, meters = self.number(found["amount"]), found["meters"].split(", ")
-            whom = f"price.cap_{found['span']}_{'device' if 'device' in found['whom'] else 'account'}"
-            said = self.say(whom, amount=amount, currency=found["currency"])
-            named = "" if meters == ["all meters"] else f" ({', '.join(self.known('meter', one) for one in meters)})"
-            return f"{said}{named}"
+            return self._cap(found)
         if found := _MINIMUM.fullmatch(text):
-            return self.say("price.minimum", amount=self.number(found["amount"]), currency=found["currency"])
+            least = self.say("price.minimum", amount=self.number(found["amount"]), currency=found["currency"])
+            return ", ".join([least, *self._days(found)])
+        if found := _FEE.fullmatch(text):
+            return ", ".join(self._fee(found))
         if not (found := _PRICE.fullmatch(text)):
             return text
         currency, unit = found["currency"], self.known("unit", found["unit"])
@@ -119,6 +120,8 @@ class Language:
             parts = [self._of_unit(found["amounts"], currency, unit)]
         else:
             parts = [self.say(f"price.{found['mode']}", tiers="; ".join(map(self._tier, tiers_of(found["amounts"]))))]
+        if found["step"]:
+            parts.append(self.say("price.step", quantity=self.number(found["step"]), unit=unit))
         if found["free"]:
             parts.append(self.say("price.free", quantity=self.number(found["free"]), unit=unit))
         if found["pooled"]:
@@ -131,6 +134,32 @@ class Language:
         said = self._of_unit(applied.amount, applied.currency, unit)
         return f"{said if applied.is_tier else self.say('price.average', price=said)}\n{listed}"
 
+    def _cap(self, found: re.Match[str]) -> str:
+        whom = f"price.cap_{found['span']}_{'device' if 'device' in found['whom'] else 'account'}"
+        said = self.say(whom, amount=self.number(found["amount"]), currency=found["currency"])
+        return said if found["meters"] == "all meters" else f"{said} ({self._meters(found)})"
+
+    def _meters(self, found: re.Match[str]) -> str:
+        return ", ".join(self.known("meter", one) for one in found["meters"].split(", "))
+
+    def _fee(self, found: re.Match[str]) -> Iterator[str]:
+        if found["percent"] is None:
+            name = "price.fee_once" if found["every"] == "once" else "price.fee_period"
+            yield self.say(name, amount=self.number(found["amount"]), currency=found["currency"])
+        else:
+            usage = self.say("price.fee_all") if found["meters"] == "all usage" else self._meters(found)
+            yield self.say("price.fee_percent", percent=self.number(found["percent"]), usage=usage)
+        if found["device"]:
+            yield self.say("price.fee_device")
+        yield from self._days(found)
+        if found["limited"]:
+            yield self.say("price.fee_limited")
+        if found["zones"]:
+            yield self.say("price.fee_zones", zones=found["zones"])
+
+    def _days(self, found: re.Match[str]) -> list[str]:
+        return [self.say("price.days", days=found["days"], all=found["all"])] if found["days"] else []
+
     def _of_unit(self, amount: str, currency: str, unit: str) -> str:
         return self.say("price.of_unit", amount=self.number(amount), currency=currency, unit=unit)
 
@@ -141,19 +170,26 @@ class Language:
         return self.say("price.tier", amount=self.number(amount), up_to=self.number(up_to))
 
 
-# Prices as rating writes them (`price_text`, `cap_text`, `minimum_text` of `rating.pools`).
+# Prices as rating writes them (`price_text`, `cap_text` of `pools`, `fee_text`, `minimum_text` of `fees`).
 
 _NUMBER: Final = r"\d+(?:\.\d+)?"
 _PRICE: Final = re.compile(
     rf"(?:(?P<mode>graduated|volume) )?(?P<amounts>{_NUMBER}(?: to {_NUMBER})?(?:, {_NUMBER}(?: to {_NUMBER})?)*)"
-    rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?:, the first (?P<free>{_NUMBER}) \w+ free)?"
+    rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?:, in started steps of (?P<step>{_NUMBER}))?"
+    rf"(?:, the first (?P<free>{_NUMBER}) \w+ free)?"
     r"(?P<pooled>, pooled by account)?(?:, pool (?P<pool>[a-z0-9._-]+))?"
 )
 _CAP: Final = re.compile(
     rf"at most (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>day|period)"
     r" (?P<whom>for each device|for the account) \((?P<meters>[a-z, ]+)\)"
 )
-_MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a period")
+_DAYS: Final = r"(?:, (?P<days>\d+) of (?P<all>\d+) days)?"
+_MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a period{_DAYS}")
+_FEE: Final = re.compile(
+    rf"[^:]*(?::(?! )[^:]*)*: (?:(?P<amount>-?{_NUMBER}) (?P<currency>[A-Z]{{3}}) (?P<every>a period|once)"
+    rf"|(?P<percent>-?{_NUMBER}) % of (?P<meters>[a-z, ]+?))"
+    rf"(?P<device>, for each device)?{_DAYS}(?P<limited>, limited to what was charged)?(?:, in (?P<zones>.+))?"
+)
 
 
 def tiers_of(amounts: str) -> list[tuple[str, str | None]]:

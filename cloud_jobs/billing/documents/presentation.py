@@ -232,6 +232,9 @@ class Presentation:
         if key := _SUBTITLES.get(line["item_name"]):
             return self._say(key)
         known, meter = self.language.known, line["meter"]
+        if line["kind"] == "fee":
+            # the seller's words
+            return str(line["item_name"])
         if line["kind"] != "usage":
             kind = {"daily cap": "daily_cap", "period cap": "period_cap", "minimum fee": "minimum"}[line["kind"]]
             return ": ".join([self._say(f"kind.{kind}"), *([known("meter", meter)] if meter else [])])

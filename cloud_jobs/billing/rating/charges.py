@@ -66,11 +66,12 @@ def metered_key(account: str, tenant: str, device: str, meter: Meter, zone: str)
 
 
 class ChargeKind(StrEnum):
-    """Why an amount is charged. A cap is a negative charge."""
+    """Why an amount is charged. A cap is a negative charge, a fee may be one."""
 
     USAGE = "usage"
     DAILY_CAP = "daily cap"
     PERIOD_CAP = "period cap"
+    FEE = "fee"
     MINIMUM = "minimum fee"
 
 
@@ -112,8 +113,8 @@ class ChargeKey(NamedTuple):
 class Charge(NamedTuple):
     """The amount owed for one key.
 
-    `quantity` and its `free` part are in the meter's base unit. `amount_minor` is in the payer's currency, rounded
-    once; a pool of devices is rounded as a whole and split by largest remainder.
+    `quantity` and its `free` part are in the meter's base unit; a fee has the quantity 1. `amount_minor` is in the
+    payer's currency, rounded once; a pool of devices is rounded as a whole and split by largest remainder.
     """
 
     key: ChargeKey

@@ -1,4 +1,4 @@
-"""Cost of a pool: the allowance covers its first units, tiers price the rest, and the whole is rounded once.
+"""Cost of a pool: the allowance covers its first units, tiers price the rest in started steps, rounded once as a whole.
 
 A pool is one meter of a device or an account in one period, by the place of its price or by a shared `pool_id`. The
 text of a price does not matter. A change of price begins a new step: usage before the change comes first, so the rest
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import groupby
-from math import lcm
+from math import ceil, lcm
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import (
@@ -80,7 +80,7 @@ def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> li
     return parts
 
 
-# Prices, caps and minimum fees as canonical text, which identifies charges.
+# Prices and caps as canonical text, which identifies charges.
 
 
 def number_text(value: Decimal, digits: int = 0) -> str:
@@ -91,7 +91,10 @@ def number_text(value: Decimal, digits: int = 0) -> str:
 
 
 def price_text(price: Price, currency: str) -> str:
-    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km`."""
+    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km`.
+
+    `0.05 EUR/each, in started steps of 100`.
+    """
     digits = exponent(currency)
     if price.unit_amount is not None:
         amounts = number_text(price.unit_amount, digits)
@@ -101,10 +104,11 @@ def price_text(price: Price, currency: str) -> str:
             for tier in price.tiers
         )
         amounts = f"{price.tier_mode.value} {tiers}"
+    step = f", in started steps of {number_text(price.step)}" if price.step else ""
     free = f", the first {number_text(price.allowance)} {price.unit} free" if price.allowance else ""
     pooled = ", pooled by account" if price.pool is Pool.ACCOUNT else ""
     shared = f", pool {price.pool_id}" if price.pool_id else ""
-    return f"{amounts} {currency}/{price.unit}{free}{pooled}{shared}"
+    return f"{amounts} {currency}/{price.unit}{step}{free}{pooled}{shared}"
 
 
 def cap_text(cap: Cap, currency: str) -> str:
@@ -115,18 +119,13 @@ def cap_text(cap: Cap, currency: str) -> str:
     return f"at most {number_text(cap.amount, exponent(currency))} {currency} a {span} {of_whom} ({meters})"
 
 
-def minimum_text(amount: Decimal, currency: str) -> str:
-    """`at least 10.00 EUR a period`."""
-    return f"at least {number_text(amount, exponent(currency))} {currency} a period"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RatedPrice:
     """A price of a tariff version, prepared for rating.
 
     `version`: the first of consecutive versions with this price. `terms`: equal for versions in which all prices of the
     pool are equal. `worth`: minor units of the payer's currency for one unit of the tariff's currency. `flat`: minor
-    units for one base unit, for a price without tiers. `allowance`: in base units.
+    units for one base unit, for a price without tiers and step. `allowance`: in base units.
     """
 
     price: Price
@@ -140,7 +139,7 @@ class RatedPrice:
 
     @property
     def by_day(self) -> Exact | None:
-        """The cost of one base unit on any day; None if tiers or an allowance apply to the whole period."""
+        """The cost of one base unit on any day; None if tiers, an allowance or a step apply to the whole period."""
         return self.flat if not self.allowance.numerator else None
 
     def exact_minor(self, quantity: int) -> Exact:
@@ -149,9 +148,17 @@ class RatedPrice:
             # the integers of the fraction, not reduced
             paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
             return Exact(paid * self.flat.numerator, self.allowance.denominator * self.flat.denominator)
-        paid_units = max(Fraction(0), quantity - Fraction(*self.allowance)) / self.price.base_per_unit
-        amount: Fraction = cost(self.price, Paid(Fraction(0), paid_units, paid_units)) * self.worth
+        paid = self.in_steps(max(Fraction(0), quantity - Fraction(*self.allowance)))
+        paid_units = Paid(Fraction(0), paid, paid).per(self.price.base_per_unit)
+        amount: Fraction = cost(self.price, paid_units) * self.worth
         return Exact(amount.numerator, amount.denominator)
+
+    def in_steps(self, paid: Fraction) -> Fraction:
+        """Base units that are paid for, rounded up to whole steps."""
+        if self.price.step is None:
+            return paid
+        step = Fraction(self.price.step) * self.price.base_per_unit
+        return ceil(paid / step) * step
 
     def free_of(self, quantity: int) -> int:
         """The whole base units that the allowance covers in a pool with only this quantity."""
@@ -173,7 +180,10 @@ Uses = Mapping[tuple[RatedPrice, Place], int]
 
 
 class Paid(NamedTuple):
-    """Units beyond the allowance, from position `begin` to `end` in the pool; `whole`: all of them in the period."""
+    """Units beyond the allowance, from position `begin` to `end` in the pool; `whole`: all of them in the period.
+
+    With a step all three are whole steps: the usage that starts a step pays for it.
+    """
 
     begin: Fraction
     end: Fraction
@@ -238,12 +248,15 @@ def pool_steps(uses: Uses) -> list[PoolStep]:
         # all prices of a pool in one version have the same allowance
         left = Fraction(*step[0][0].allowance) - sum(free, Fraction(0))
         free.append(min(Fraction(quantity), max(Fraction(0), left)))
-    whole, steps, reached = sum(quantities) - sum(free, Fraction(0)), list[PoolStep](), Fraction(0)
+    whole, steps = sum(quantities) - sum(free, Fraction(0)), list[PoolStep]()
+    used, reached = Fraction(0), Fraction(0)
     for step, quantity, without in zip(found, quantities, free, strict=True):
-        paid = Paid(reached, reached + quantity - without, whole)
+        used, price = used + quantity - without, step[0][0]
+        # what an earlier price rounded up is paid already
+        paid = Paid(reached, max(reached, price.in_steps(used)), price.in_steps(whole))
         reached = paid.end
         steps.append(PoolStep(step, quantity, without, paid))
-    assert reached == whole
+    assert used == whole
     return steps
 
 
@@ -419,7 +432,7 @@ def _rated(
             found[place] = was
             continue
         flat = None
-        if price.unit_amount is not None:
+        if price.unit_amount is not None and price.step is None:
             flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
         allowance = Exact(*(Fraction(price.allowance) * price.base_per_unit).as_integer_ratio())
         found[place] = RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance)

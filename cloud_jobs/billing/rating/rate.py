@@ -8,11 +8,8 @@ from datetime import date, datetime
 from fractions import Fraction
 from typing import NamedTuple
 
-import numpy as np
-
-from cloud_jobs.billing.contracts import AccountContract, CapSpan, PayerContract, Pool, PoolKey, Proration, Vat
+from cloud_jobs.billing.contracts import AccountContract, CapSpan, PayerContract, Pool, PoolKey, Vat
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
     MOST_MINOR,
     MOST_QUANTITY,
@@ -26,6 +23,7 @@ from cloud_jobs.billing.rating.charges import (
     TaxGroup,
     metered_key,
 )
+from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, Scope, fees_due, minimum_fee
 from cloud_jobs.billing.rating.pools import (
     Exact,
     Place,
@@ -34,14 +32,13 @@ from cloud_jobs.billing.rating.pools import (
     RatedPrice,
     Uses,
     cap_text,
-    minimum_text,
     pool_shares,
     split,
     split_exact,
 )
 from cloud_jobs.billing.units import Meter, round_ratio
 
-# Charges of one account: pools of quantities, each rounded once, then caps and minimum fee.
+# Charges of one account: pools of quantities, each rounded once, then caps, fees and minimum fee.
 
 Metered = Mapping[MeteredKey, MeteredRows]
 
@@ -131,8 +128,8 @@ class AccountRating:
         each = price.by_day
         if each is None:
             raise BillingError(
-                f"tariff {tariff.id!r} has a daily cap on {cell.meter.value}, whose price has tiers or an allowance: "
-                "the cost of a single day is undefined"
+                f"tariff {tariff.id!r} has a daily cap on {cell.meter.value}, whose price has tiers, an allowance or a "
+                "step: the cost of a single day is undefined"
             )
         assert day is not None, "cells of a tariff with a daily cap are of one day each"
         use = DayUse(cell.version, cell.tenant, cell.device, cell.meter, day)
@@ -157,10 +154,7 @@ def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
     return list(found.values())
 
 
-# Caps (first by day, then by period) and the minimum fee.
-
-Scope = tuple[str, str]
-"""Tenant and device that a cap adds up; two empty texts for the account."""
+# Caps, first by day, then by period.
 
 
 class CapInForce(NamedTuple):
@@ -191,6 +185,11 @@ class CapRemainder:
             self._amounts[of] = self._amounts.get(of, 0) + charge.amount_minor
             device = key.tenant, key.device
             self._region_of[device] = min(self._region_of.get(device, key.region), key.region)
+        self._charged = dict(self._amounts)
+
+    @property
+    def kept(self) -> KeptShares:
+        return {of: Fraction(self._amounts[of], was) for of, was in self._charged.items() if self._amounts[of] != was}
 
     def by_scope(self, cap: CapInForce) -> dict[Scope, list[tuple[str, str, Meter]]]:
         """The keys that a cap covers, by scope, in order."""
@@ -283,36 +282,6 @@ def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
     return charges
 
 
-def minimum_fee(terms: AccountContract, contract: PayerContract, book: PriceBook, total_minor: int) -> list[Charge]:
-    """The charge that is missing to the minimum of the last version, if any."""
-    tariff = book.tariffs[-1] if book.tariffs else None
-    if tariff is None or tariff.minimum_amount is None:
-        return []
-    if not tariff.minimum_without_devices and not terms.assigned:
-        return []
-    least, text = (
-        Fraction(tariff.minimum_amount) * book.worths[-1],
-        minimum_text(tariff.minimum_amount, tariff.currency),
-    )
-    if tariff.proration is Proration.BY_DAY:
-        days, all_days = _days_in_force(terms, contract)
-        least *= Fraction(days, all_days)
-        text += "" if days == all_days else f", {days} of {all_days} days"
-    minor = round_ratio(least.numerator, least.denominator) - total_minor
-    if minor <= 0:
-        return []
-    key = ChargeKey(account=terms.id, kind=ChargeKind.MINIMUM, price=text)
-    return [Charge(key=key, quantity=0, free=0, amount_minor=minor, metered=None)]
-
-
-def _days_in_force(terms: AccountContract, contract: PayerContract) -> tuple[int, int]:
-    """The number of local days on which the account is in force, even partly, and the days of the period."""
-    first, end = quarter_number(contract.period.start), quarter_number(contract.period.end)
-    day = local_times(contract.period.time_zone, first, end - first).day
-    of_time = [day[one // QUARTER_US - first : until // QUARTER_US - first] for one, until in terms.times]
-    return len(np.unique(np.concatenate([day[:0], *of_time]))), len(np.unique(day))
-
-
 def _above_by_day(
     cap: CapInForce, days: dict[DayUse, int | Fraction], parts: int
 ) -> dict[Scope, tuple[dict[str, Fraction], Fraction]]:
@@ -370,8 +339,8 @@ def rate(
 ) -> RatedAccount:
     """The charges of a payer and its children, and the tax on them.
 
-    Cells may come in any order. Each account is rated by itself: usage, daily caps, period caps, minimum fee. `books`:
-    a cache to share between payers. Raises BillingError.
+    Cells may come in any order. Each account is rated by itself: usage, daily caps, period caps, fees, minimum fee.
+    `books`: a cache to share between payers. Raises BillingError.
     """
     books = books or PriceBooks()
     ratings = {
@@ -406,14 +375,24 @@ def _check_bounds(charges: list[Charge]) -> None:
             raise BillingError(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
 
 
-def _of_account(rating: AccountRating, contract: PayerContract) -> list[Charge]:
-    charges = rating.usage_charges()
+def charges_and_fees(rating: AccountRating, contract: PayerContract) -> tuple[list[Charge], list[FeeDue]]:
+    """The usage charges and caps of an account, and the fees beside them."""
+    charges, left = rating.usage_charges(), None
     if any(tariff.caps for tariff in rating.book.tariffs):
         left = CapRemainder(rating.account, charges)
         charges += daily_caps(rating, left)
         charges += period_caps(rating.book, left)
         total = sum(charge.amount_minor for charge in charges)
         assert total >= 0, "caps took off more than there was"
+    if not rating.terms.fees and not any(tariff.fees for tariff in rating.book.tariffs):
+        return charges, []
+    return charges, fees_due(rating.terms, contract, rating.book, charges, left.kept if left else {})
+
+
+def _of_account(rating: AccountRating, contract: PayerContract) -> list[Charge]:
+    charges, dues = charges_and_fees(rating, contract)
+    # a tariff and an account may have fees that say the same
+    charges += _one_of_each_key([due.charge(rating.account) for due in dues])
     total = sum(charge.amount_minor for charge in charges)
     charges += minimum_fee(rating.terms, contract, rating.book, total)
     return charges

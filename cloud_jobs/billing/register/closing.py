@@ -149,12 +149,12 @@ class Parties:
 
     @property
     def text(self) -> str:
-        """Canonical JSON, without devices: the charges name those that were billed. How documents look is not in it."""
+        """Canonical JSON without devices and fees: the charges name what was billed. No look of documents is in it."""
         return canonical_text(
             {
                 "seller": self.seller.model_dump(mode="json", exclude={"logo", "colour"}),
                 "buyer": self.buyer.model_copy(update={"devices": ()}).model_dump(
-                    mode="json", exclude={"payer": {"language"}}
+                    mode="json", exclude={"payer": {"language"}, "fees": True}
                 ),
                 "names": dict(self.names),
                 "devices_by_state": dict(self.devices_by_state),

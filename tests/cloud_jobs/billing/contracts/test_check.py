@@ -100,7 +100,7 @@ def test_a_fault_ends_with_1_and_has_its_file_and_line(tmp_path: Path) -> None:
     status, shown, said = run(file)
     assert (status, shown) == (1, "")
     assert said.startswith(f"{file}:")
-    assert "prices.0: distance is sold by 'km' or 'm', not by 'mile'" in said
+    assert "prices.0: distance is sold by 'km' or 'm' or 'mi', not by 'mile'" in said
     status, shown, _ = run(file, "--json")
     assert status == 1
     assert len(json.loads(shown)["faults"]) == 1

@@ -1,0 +1,234 @@
+"""Fees and the minimum fee: what an account owes apart from usage, by the local days on which it was agreed.
+
+Each fee is rounded once and is a charge of its own. A local day belongs to the last version in force on it, so no day
+counts twice. Surcharges come first, then credits, which take at most what is there, then the minimum.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import ANY_ZONE, AccountContract, Fee, PayerContract, Pool, Proration
+from cloud_jobs.billing.contracts.published import EVER
+from cloud_jobs.billing.contracts.tariff import Every
+from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
+from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
+from cloud_jobs.billing.rating.pools import PriceBook, number_text, worth_of
+from cloud_jobs.billing.units import Meter, exponent, round_ratio
+
+# Fees as canonical text, which identifies charges.
+
+LIMITED = "limited to what was charged"
+
+
+def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool) -> str:
+    """`Monthly rate: 1290.00 EUR a period, for each device, 20 of 31 days`; `Diesel: 3.7 % of distance, in port`.
+
+    `days`: those that are charged, and those that they are a part of.
+    """
+    if fee.amount is not None:
+        every = "once" if fee.every is Every.ONCE else "a period"
+        terms = f"{number_text(fee.amount, exponent(currency))} {currency} {every}"
+    else:
+        meters = ", ".join(sorted(meter.value for meter in fee.meters)) or "all usage"
+        terms = f"{number_text(fee.percent or Decimal(0))} % of {meters}"
+    device = ", for each device" if fee.scope is Pool.DEVICE else ""
+    named = {"": "outside all zones", ANY_ZONE: "any zone"}
+    zones = f", in {', '.join(named.get(zone, zone) for zone in sorted(fee.zones))}" if fee.zones else ""
+    return f"{fee.name}: {terms}{device}{days_text(days)}{f', {LIMITED}' if is_limited else ''}{zones}"
+
+
+def minimum_text(amount: Decimal, currency: str, days: tuple[int, int]) -> str:
+    """`at least 10.00 EUR a period, 20 of 31 days`."""
+    return f"at least {number_text(amount, exponent(currency))} {currency} a period{days_text(days)}"
+
+
+def days_text(days: tuple[int, int]) -> str:
+    charged, whole = days
+    return "" if charged == whole else f", {charged} of {whole} days"
+
+
+# Local days on which something is agreed, as ordinals.
+
+Days = frozenset[int]
+Scope = tuple[str, str]
+"""Tenant and device of what a fee is for; two empty texts for the account."""
+_ACCOUNT: Scope = ("", "")
+
+
+@lru_cache(maxsize=4096)
+def days_within(period: BillingPeriod, begin_us: int, end_us: int) -> Days:
+    """The local days of a period that a time (µs since 1970, the end excluded) touches."""
+    first, end = quarter_number(period.start), quarter_number(period.end)
+    day = local_times(period.time_zone, first, end - first).day
+    begin, until = (max(0, one // QUARTER_US - first) for one in (begin_us, end_us))
+    return frozenset(day[begin:until].tolist())
+
+
+def account_days(terms: AccountContract, period: BillingPeriod) -> Days:
+    return frozenset().union(*(days_within(period, *time) for time in terms.times))
+
+
+def _days_of_versions(
+    begins: Iterable[int], terms: AccountContract, period: BillingPeriod
+) -> Iterator[tuple[int, int]]:
+    """The days on which the account and a version are in force, and the number of the last such version."""
+    of_day: dict[int, int] = {}
+    for number, (begin, end) in enumerate(pairwise([*begins, EVER])):
+        for since, until in terms.times:
+            of_day |= dict.fromkeys(days_within(period, max(begin, since), min(end, until)), number)
+    return iter(sorted(of_day.items()))
+
+
+class AgreedFee(NamedTuple):
+    """A fee with its currency, in which one unit is `worth` minor units of the payer, and its days in the account."""
+
+    fee: Fee
+    currency: str
+    worth: Fraction
+    days: Days
+
+
+def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook) -> Iterator[AgreedFee]:
+    """The fees of the tariff, then those of the account.
+
+    Versions that repeat a fee are one. Of whole fees with one id the last in force counts.
+    """
+    pays = contract.payer.currency
+    of_tariff = [
+        (span.begin_us, span.tariff.fees, span.tariff.currency, worth)
+        for span, worth in zip(terms.spans, book.worths, strict=True)
+    ]
+    of_account = [(span.begin_us, span.fees, pays, worth_of(pays, contract)) for span in terms.fees]
+    for versions in (of_tariff, of_account):
+        found: defaultdict[str, defaultdict[tuple[Fee, str, Fraction], set[int]]]
+        found = defaultdict(lambda: defaultdict(set))
+        for day, number in _days_of_versions((one[0] for one in versions), terms, contract.period):
+            _, fees, currency, worth = versions[number]
+            for fee in fees:
+                if fee.holds_on(date.fromordinal(day)):
+                    found[fee.id][fee, currency, worth].add(day)
+        for same in found.values():
+            last = max(same, key=lambda one: max(same[one]))
+            for agreed in [last] if last[0].is_whole else [one for one in same if not one[0].is_whole]:
+                yield AgreedFee(*agreed, frozenset(same[agreed]))
+
+
+class FeeDue(NamedTuple):
+    """A fee of an account or a device, and what it comes to.
+
+    `days`: those that are charged, and those that they are a part of. `usage_minor`: the charges that a per cent is
+    of, after caps. `minor`: rounded. `is_limited`: the credit is larger than what was there.
+    """
+
+    agreed: AgreedFee
+    of: Scope
+    region: str
+    days: tuple[int, int]
+    usage_minor: Fraction
+    minor: int
+    is_limited: bool = False
+
+    @property
+    def exact_minor(self) -> Fraction:
+        """Before rounding, and before what is there limits a credit."""
+        fee, (charged, whole) = self.agreed.fee, self.days
+        if fee.percent is not None:
+            return self.usage_minor * Fraction(fee.percent) / 100 * Fraction(charged, whole)
+        return Fraction(fee.amount or 0) * self.agreed.worth * Fraction(charged, whole)
+
+    def charge(self, account: str) -> Charge:
+        text = fee_text(self.agreed.fee, self.agreed.currency, self.days, is_limited=self.is_limited)
+        tenant, device = self.of
+        key = ChargeKey(account, self.region, tenant, device, ChargeKind.FEE, price=text)
+        return Charge(key=key, quantity=1, free=0, amount_minor=self.minor, metered=None)
+
+
+KeptShares = Mapping[tuple[str, str, Meter], Fraction]
+"""The share of usage charges that caps leave, by tenant, device and meter; what is not in it is not capped."""
+
+
+def fees_due(
+    terms: AccountContract, contract: PayerContract, book: PriceBook, charges: Sequence[Charge], kept: KeptShares
+) -> list[FeeDue]:
+    """The fees of an account with these usage charges and caps, surcharges before credits."""
+    whole = len(days_within(contract.period, *_ends_of(contract.period)))
+    account = {_ACCOUNT: ("", account_days(terms, contract.period))}
+    devices: dict[Scope, tuple[str, Days]] = {}
+    dues: list[FeeDue] = []
+    for agreed in agreed_fees(terms, contract, book):
+        fee, is_percent = agreed.fee, agreed.fee.percent is not None
+        usage = _usage_of(fee, charges, kept) if is_percent else {}
+        if fee.scope is Pool.DEVICE:
+            devices = devices or _devices(terms, contract.period)
+        for scope, (region, days) in (devices if fee.scope is Pool.DEVICE else account).items():
+            charged = len(agreed.days & days)
+            if charged and (not is_percent or usage.get(scope)):
+                # usage is only from days on which device and account are there
+                of = len(days) if is_percent else whole
+                share = of if fee.is_whole else charged, of
+                due = FeeDue(agreed, scope, region, share, usage.get(scope, Fraction(0)), 0)
+                dues.append(due._replace(minor=round_ratio(*due.exact_minor.as_integer_ratio())))
+    return _limited(dues, sum(charge.amount_minor for charge in charges))
+
+
+def _limited(dues: list[FeeDue], owed: int) -> list[FeeDue]:
+    """Surcharges, credits of amounts, credits of a per cent; none takes more than what is owed until then."""
+    ordered = sorted(dues, key=lambda due: (due.minor < 0, due.agreed.fee.percent is not None))
+    for at, due in enumerate(ordered):
+        minor = max(due.minor, -owed)
+        owed += minor
+        if minor != due.minor:
+            ordered[at] = due._replace(minor=minor, is_limited=True)
+    return ordered
+
+
+def _ends_of(period: BillingPeriod) -> tuple[int, int]:
+    return quarter_number(period.start) * QUARTER_US, quarter_number(period.end) * QUARTER_US
+
+
+def _devices(terms: AccountContract, period: BillingPeriod) -> dict[Scope, tuple[str, Days]]:
+    """Region and days of each device of the account, in order."""
+    found: dict[Scope, tuple[str, Days]] = {}
+    for one in sorted(terms.assigned):
+        scope, days = (one.tenant, one.device), days_within(period, one.begin_us, one.end_us)
+        region, before = found.get(scope, (one.region, frozenset()))
+        found[scope] = min(region, one.region), before | days
+    return found
+
+
+def _usage_of(fee: Fee, charges: Iterable[Charge], kept: KeptShares) -> dict[Scope, Fraction]:
+    """The usage charges after caps that a per cent is of."""
+    found: defaultdict[Scope, Fraction] = defaultdict(Fraction)
+    for key, _, _, minor, _ in charges:
+        if key.kind is ChargeKind.USAGE and key.meter is not None and fee.covers(key.meter, key.zone):
+            scope = (key.tenant, key.device) if fee.scope is Pool.DEVICE else _ACCOUNT
+            found[scope] += minor * kept.get((key.tenant, key.device, key.meter), 1)
+    return found
+
+
+def minimum_fee(terms: AccountContract, contract: PayerContract, book: PriceBook, total_minor: int) -> list[Charge]:
+    """The charge that is missing to the minimum of the last version, if any."""
+    tariff = book.tariffs[-1] if book.tariffs else None
+    if tariff is None or tariff.minimum_amount is None:
+        return []
+    if not tariff.minimum_without_devices and not terms.assigned:
+        return []
+    whole = len(days_within(contract.period, *_ends_of(contract.period)))
+    is_by_day = tariff.proration is Proration.BY_DAY
+    days = (len(account_days(terms, contract.period)) if is_by_day else whole), whole
+    least = Fraction(tariff.minimum_amount) * book.worths[-1] * Fraction(*days)
+    minor = round_ratio(least.numerator, least.denominator) - total_minor
+    if minor <= 0:
+        return []
+    text = minimum_text(tariff.minimum_amount, tariff.currency, days)
+    key = ChargeKey(account=terms.id, kind=ChargeKind.MINIMUM, price=text)
+    return [Charge(key=key, quantity=0, free=0, amount_minor=minor, metered=None)]
