@@ -26,14 +26,14 @@ from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_ke
 from cloud_jobs.billing.rating.fees import LIMITED, FeeDue
 from cloud_jobs.billing.rating.pools import (
     Place,
-    PoolStep,
+    PoolStage,
     PriceBook,
     RatedPrice,
     Uses,
     exact_shares,
     parts_of,
     pool_shares,
-    pool_steps,
+    pool_stages,
     worth_of,
 )
 from cloud_jobs.billing.rating.rate import AccountRating, charges_and_fees
@@ -55,18 +55,18 @@ def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterat
     if len(shares) > 1:
         of = f"{vehicles} vehicles of the account" if vehicles > 1 else "this vehicle"
         yield f"the pool: {len(shares)} charges of {of}", f"{_text(Fraction(pool, per_unit))} {unit}"
-    steps, paid = pool_steps(uses), list[str]()
-    for number, step in enumerate(steps):
-        units, free = Fraction(step.quantity, per_unit), step.free / per_unit
-        if len(steps) > 1:
+    stages, paid = pool_stages(uses), list[str]()
+    for number, stage in enumerate(stages):
+        units, free = Fraction(stage.quantity, per_unit), stage.free / per_unit
+        if len(stages) > 1:
             yield "until the price changed" if not number else "after it changed", f"{_text(units)} {unit}"
-        if free or (price.price.allowance and len(steps) == 1):
+        if free or (price.price.allowance and len(stages) == 1):
             allowance = f"less the allowance of {price.price.allowance:f} {unit}"
-            yield allowance if len(steps) == 1 else "less what is free", f"{_text(units - free)} {unit}"
+            yield allowance if len(stages) == 1 else "less what is free", f"{_text(units - free)} {unit}"
         if price.price.step:
-            started = step.paid.end - step.paid.begin
+            started = stage.paid.end - stage.paid.begin
             yield f"in started steps of {price.price.step:f} {unit}", f"{_text(started / per_unit)} {unit}"
-        for share, amount, currency in _paid(step, currencies):
+        for share, amount, currency in _paid(stage, currencies):
             paid.append(currency)
             yield f"{_text(share)} {unit} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
     currency, minor = currencies[price.version], 10**digits
@@ -87,14 +87,14 @@ def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterat
         yield f"the part of {words}{costs}, by largest remainder", f"{share_minor:f} {contract.payer.currency}"
 
 
-def _paid(step: PoolStep, currencies: Sequence[str]) -> Iterator[tuple[Fraction, Decimal, str]]:
-    """The paid units of a step by unit amount: units, amount and currency."""
+def _paid(stage: PoolStage, currencies: Sequence[str]) -> Iterator[tuple[Fraction, Decimal, str]]:
+    """The paid units of a stage by unit amount: units, amount and currency."""
     of_price: dict[str, tuple[RatedPrice, int]] = {}
-    for price, _, quantity in step.uses:
+    for price, _, quantity in stage.uses:
         of_price[price.text] = price, of_price.get(price.text, (price, 0))[1] + quantity
     for price, quantity in of_price.values():
-        for part, amount in parts_of(price.price, step.paid.per(price.price.base_per_unit)):
-            yield part * Fraction(quantity, step.quantity), amount, currencies[price.version]
+        for part, amount in parts_of(price.price, stage.paid.per(price.price.base_per_unit)):
+            yield part * Fraction(quantity, stage.quantity), amount, currencies[price.version]
 
 
 def _text(number: Fraction) -> str:

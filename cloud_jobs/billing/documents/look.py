@@ -106,13 +106,9 @@ class Language:
 
         `applied`: what a price with tiers came to, which stands first, on a line of its own.
         """
-        if found := _CAP.fullmatch(text):
-            return self._cap(found)
-        if found := _MINIMUM.fullmatch(text):
-            least = self.say("price.minimum", amount=self.number(found["amount"]), currency=found["currency"])
-            return ", ".join([least, *self._days(found)])
-        if found := _FEE.fullmatch(text):
-            return ", ".join(self._fee(found))
+        for form, parts_of in ((_CAP, self._cap), (_MINIMUM, self._minimum), (_FEE, self._fee)):
+            if found := form.fullmatch(text):
+                return ", ".join(parts_of(found))
         if not (found := _PRICE.fullmatch(text)):
             return text
         currency, unit = found["currency"], self.known("unit", found["unit"])
@@ -134,10 +130,14 @@ class Language:
         said = self._of_unit(applied.amount, applied.currency, unit)
         return f"{said if applied.is_tier else self.say('price.average', price=said)}\n{listed}"
 
-    def _cap(self, found: re.Match[str]) -> str:
+    def _cap(self, found: re.Match[str]) -> Iterator[str]:
         whom = f"price.cap_{found['span']}_{'device' if 'device' in found['whom'] else 'account'}"
         said = self.say(whom, amount=self.number(found["amount"]), currency=found["currency"])
-        return said if found["meters"] == "all meters" else f"{said} ({self._meters(found)})"
+        yield said if found["meters"] == "all meters" else f"{said} ({self._meters(found)})"
+
+    def _minimum(self, found: re.Match[str]) -> Iterator[str]:
+        yield self.say("price.minimum", amount=self.number(found["amount"]), currency=found["currency"])
+        yield from self._days(found)
 
     def _meters(self, found: re.Match[str]) -> str:
         return ", ".join(self.known("meter", one) for one in found["meters"].split(", "))
@@ -157,8 +157,9 @@ class Language:
         if found["zones"]:
             yield self.say("price.fee_zones", zones=found["zones"])
 
-    def _days(self, found: re.Match[str]) -> list[str]:
-        return [self.say("price.days", days=found["days"], all=found["all"])] if found["days"] else []
+    def _days(self, found: re.Match[str]) -> Iterator[str]:
+        if found["days"]:
+            yield self.say("price.days", days=found["days"], all=found["all"])
 
     def _of_unit(self, amount: str, currency: str, unit: str) -> str:
         return self.say("price.of_unit", amount=self.number(amount), currency=currency, unit=unit)

@@ -1,9 +1,9 @@
-"""Cost of a pool: the allowance covers its first units, tiers price the rest in started steps, rounded once as a whole.
+"""Cost of a pool: the allowance covers its first units, tiers price the rest, and the whole is rounded once.
 
 A pool is one meter of a device or an account in one period, by the place of its price or by a shared `pool_id`. The
-text of a price does not matter. A change of price begins a new step: usage before the change comes first, so the rest
-of the allowance and the position in the tiers continue. Within a step units have no order; every use pays the step's
-average.
+text of a price does not matter. A change of price begins a new stage: usage before the change comes first, so the
+rest of the allowance and the position in the tiers continue. Within a stage units have no order; every use pays the
+stage's average. A price with a step has started steps: the units of the pool are rounded up to whole ones.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class RatedPrice:
             # the integers of the fraction, not reduced
             paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
             return Exact(paid * self.flat.numerator, self.allowance.denominator * self.flat.denominator)
-        paid = self.in_steps(max(Fraction(0), quantity - Fraction(*self.allowance)))
-        paid_units = Paid(Fraction(0), paid, paid).per(self.price.base_per_unit)
-        amount: Fraction = cost(self.price, paid_units) * self.worth
+        started = self.in_steps(max(Fraction(0), quantity - Fraction(*self.allowance)))
+        units = Paid(Fraction(0), started, started).per(self.price.base_per_unit)
+        amount: Fraction = cost(self.price, units) * self.worth
         return Exact(amount.numerator, amount.denominator)
 
     def in_steps(self, paid: Fraction) -> Fraction:
@@ -158,7 +158,7 @@ class RatedPrice:
         if self.price.step is None:
             return paid
         step = Fraction(self.price.step) * self.price.base_per_unit
-        return ceil(paid / step) * step
+        return step * ceil(paid / step)
 
     def free_of(self, quantity: int) -> int:
         """The whole base units that the allowance covers in a pool with only this quantity."""
@@ -193,7 +193,7 @@ class Paid(NamedTuple):
         return Paid(*(one / base_per_unit for one in self))
 
 
-class PoolStep(NamedTuple):
+class PoolStage(NamedTuple):
     """The uses of a pool while its prices did not change, in base units; the allowance covers `free` of `quantity`."""
 
     uses: tuple[tuple[RatedPrice, Place, int], ...]
@@ -222,7 +222,7 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
     price = next(iter(uses))[0]
     if any(other is not price for other, _ in uses):
         if len({(one.terms, one.text) for one, _ in uses}) > 1:
-            return _stepped_shares(uses)
+            return _staged_shares(uses)
         quantities: dict[Place, int] = {}
         for (_, place), quantity in uses.items():
             quantities[place] = quantities.get(place, 0) + quantity
@@ -240,24 +240,24 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
     ]
 
 
-def pool_steps(uses: Uses) -> list[PoolStep]:
+def pool_stages(uses: Uses) -> list[PoolStage]:
     ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_version_of)
-    found = [tuple(step) for _, step in groupby(ordered, key=_terms_of)]
-    free, quantities = list[Fraction](), [sum(quantity for _, _, quantity in step) for step in found]
-    for step, quantity in zip(found, quantities, strict=True):
+    found = [tuple(stage) for _, stage in groupby(ordered, key=_terms_of)]
+    free, quantities = list[Fraction](), [sum(quantity for _, _, quantity in stage) for stage in found]
+    for stage, quantity in zip(found, quantities, strict=True):
         # all prices of a pool in one version have the same allowance
-        left = Fraction(*step[0][0].allowance) - sum(free, Fraction(0))
+        left = Fraction(*stage[0][0].allowance) - sum(free, Fraction(0))
         free.append(min(Fraction(quantity), max(Fraction(0), left)))
-    whole, steps = sum(quantities) - sum(free, Fraction(0)), list[PoolStep]()
+    whole, stages = sum(quantities) - sum(free, Fraction(0)), list[PoolStage]()
     used, reached = Fraction(0), Fraction(0)
-    for step, quantity, without in zip(found, quantities, free, strict=True):
-        used, price = used + quantity - without, step[0][0]
+    for stage, quantity, without in zip(found, quantities, free, strict=True):
+        used, price = used + quantity - without, stage[0][0]
         # what an earlier price rounded up is paid already
         paid = Paid(reached, max(reached, price.in_steps(used)), price.in_steps(whole))
         reached = paid.end
-        steps.append(PoolStep(step, quantity, without, paid))
+        stages.append(PoolStage(stage, quantity, without, paid))
     assert used == whole
-    return steps
+    return stages
 
 
 def _version_of(use: tuple[RatedPrice, Place, int]) -> int:
@@ -279,17 +279,17 @@ class ExactShare(NamedTuple):
 def exact_shares(uses: Uses) -> dict[tuple[Place, str], ExactShare]:
     """The exact shares of a pool by place and price text, in order. Raises BillingError."""
     found: dict[tuple[Place, str], ExactShare] = {}
-    for step in pool_steps(uses):
-        for price, place, quantity in step.uses:
-            part = Fraction(quantity, step.quantity)
-            minor = cost(price.price, step.paid.per(price.price.base_per_unit)) * price.worth * part
+    for stage in pool_stages(uses):
+        for price, place, quantity in stage.uses:
+            part = Fraction(quantity, stage.quantity)
+            minor = cost(price.price, stage.paid.per(price.price.base_per_unit)) * price.worth * part
             of = found.get((place, price.text), ExactShare(0, Fraction(0), Fraction(0)))
-            share = ExactShare(of.quantity + quantity, of.free + step.free * part, of.minor + minor)
+            share = ExactShare(of.quantity + quantity, of.free + stage.free * part, of.minor + minor)
             found[place, price.text] = share
     return dict(sorted(found.items()))
 
 
-def _stepped_shares(uses: Uses) -> Iterator[PoolShare]:
+def _staged_shares(uses: Uses) -> Iterator[PoolShare]:
     shares = exact_shares(uses)
     minor, free = [one.minor for one in shares.values()], [one.free for one in shares.values()]
     amounts = split_exact(round_ratio(*sum(minor, Fraction(0)).as_integer_ratio()), minor)

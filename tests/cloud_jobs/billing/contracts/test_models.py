@@ -1,6 +1,7 @@
 """A contract that contradicts itself is refused where it enters, and the message says what to write."""
 
 import json
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -47,6 +48,7 @@ def test_the_smallest_contracts_are_right(model: type[BaseModel], body: dict[str
     assert "colour" in faults(model, body | {"colour": "red"})
 
 
+RATE = {"id": "rate", "name": "Monthly rate", "amount": "12.90"}
 DAILY = {"pool": "device", "per": "day", "amount": "10"}
 
 
@@ -137,6 +139,26 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
             "caps.0 and caps.1 are both by device and day for distance",
         ),
         (tariff(caps=[DAILY | {"amount": "10.005"}]), "caps.0.amount is 10.005, and EUR has 2 digits after the point"),
+        (tariff(price(step="0")), "prices.0.step: Input should be greater than 0"),
+        (tariff(price(step="2"), caps=[DAILY]), "caps.0 is by day, and the price for distance outside has a step"),
+        (
+            tariff(price(pool_id="km", step="1"), price(zone="*", pool_id="km")),
+            "prices.0 and prices.1 have one pool_id, 'km', and two steps",
+        ),
+        (tariff(fees=[RATE, RATE]), "two fees have the id 'rate'"),
+        (tariff(fees=[RATE | {"percent": "5"}]), "fee 'rate' needs either an amount or a percent"),
+        (tariff(fees=[RATE | {"amount": None}]), "fee 'rate' needs either an amount or a percent"),
+        (tariff(fees=[RATE | {"meters": ["distance"]}]), "meters and zones choose the usage of a percent"),
+        (tariff(fees=[RATE | {"every": "once"}]), "charged once, on its begin: write a begin and no end"),
+        (tariff(fees=[RATE | {"begin": "2026-03-02", "end": "2026-03-02"}]), "ends on 2026-03-02, which is not after"),
+        (tariff(fees=[RATE | {"begin": "March"}]), "write a local day, for instance 2026-03-01"),
+        (tariff(fees=[RATE | {"begin": datetime(2026, 3, 1)}]), "is a moment; write a local day"),
+        (tariff(fees=[RATE | {"name": "Rate: truck"}]), "leave ': ' out of its name"),
+        (tariff(fees=[RATE | {"amount": "0.005"}]), "fees.0.amount is 0.005, and EUR has 2 digits"),
+        (
+            tariff(fees=[RATE | {"amount": None, "percent": "5", "meters": ["entry"]}]),
+            "fees.0 is a percent of entry, which has no price",
+        ),
         (tariff(currency="JPY", minimum_amount="0.5"), "minimum_amount is 0.5, and JPY has no digits after the point"),
     ],
 )
@@ -173,6 +195,7 @@ def test_the_quarters_of_windows_are_those_that_their_times_say(begins: list[int
         (account(parent="group", payer=payer()), "it has a parent, 'group', and a payer's part of its own"),
         (account(payer=None), "it has no payer"),
         (account("a", parent="a"), "it is its own parent"),
+        (account(fees=[RATE, RATE]), "two fees have the id 'rate'"),
         (account("../../evil"), "String should match pattern"),
         (
             account("acme", device(end="2026-01-01T00:00:00Z")),

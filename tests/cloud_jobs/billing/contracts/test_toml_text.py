@@ -1,6 +1,7 @@
 """Contracts in TOML: what is right is the same as JSON, and each fault has its line, its key and its reason."""
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -153,6 +154,9 @@ def prices(draw: st.DrawFn) -> dict[str, Any]:
     return made | {"tiers": tiers, "tier_mode": draw(st.sampled_from(["graduated", "volume"]))}
 
 
+FEE = {"id": "fee", "name": "Fee", "scope": "device", "begin": "2026-03-01", "end": "2026-04-01"}
+
+
 @st.composite
 def contracts(draw: st.DrawFn) -> dict[str, list[dict[str, Any]]]:
     tariff = {
@@ -162,12 +166,14 @@ def contracts(draw: st.DrawFn) -> dict[str, list[dict[str, Any]]]:
         "prices": draw(st.lists(prices(), max_size=5, unique_by=lambda one: (one["meter"], one["zone"]))),
         "windows": [{"id": "night", "days": ["mon", "sun"], "begin": "22:00:00", "end": "06:15:00"}],
         "minimum_amount": draw(st.integers(0, 100)),
+        "fees": draw(st.sampled_from([[], [FEE | {"amount": 25}], [FEE | {"percent": Decimal("-2.5")}]])),
     }
     account = {
         "id": draw(IDS),
         "effective_from": draw(MOMENTS),
         "name": draw(TEXTS),
         "tariff": tariff["id"],
+        "fees": [FEE | {"amount": draw(AMOUNTS)}],
         "payer": {
             "legal_entity": draw(IDS),
             "currency": tariff["currency"],

@@ -118,10 +118,12 @@ def charge(device: str = "eu-0001", amount_minor: int = 4500, quantity: int = 10
 
 
 def fixed(amount_minor: int, kind: ChargeKind, **key: Any) -> Charge:
-    """A cap or a minimum fee: an amount without a quantity."""
+    """A cap or a fee: an amount without a meter."""
+    if kind is ChargeKind.FEE:
+        key = {"price": "Monthly rate: 12.90 EUR a period, 20 of 31 days"} | key
     return Charge(
         key=ChargeKey(account=key.pop("account", "acme"), kind=kind, **key),
-        quantity=0,
+        quantity=int(kind is ChargeKind.FEE),
         free=0,
         amount_minor=amount_minor,
         metered=None,
@@ -169,7 +171,7 @@ def charges(draw: st.DrawFn) -> list[Charge]:
     others = st.builds(
         fixed,
         amounts,
-        st.sampled_from([ChargeKind.DAILY_CAP, ChargeKind.PERIOD_CAP, ChargeKind.MINIMUM]),
+        st.sampled_from([kind for kind in ChargeKind if kind is not ChargeKind.USAGE]),
         tenant=st.just("fleet"),
         device=st.sampled_from(["", "eu-0001"]),
     )

@@ -11,14 +11,15 @@ import pytest
 from reportlab.pdfbase.ttfonts import TTFont
 
 from cloud_jobs.billing.certificates.certificate import CertificateState
-from cloud_jobs.billing.contracts import Price, TierMode
+from cloud_jobs.billing.contracts import Fee, Price, TierMode
 from cloud_jobs.billing.contracts.fields import Language, VatCategory
 from cloud_jobs.billing.contracts.tariff import Cap, Tier
 from cloud_jobs.billing.documents import Document, DocumentType, Look
 from cloud_jobs.billing.documents.look import TEXTS, language
 from cloud_jobs.billing.documents.presentation import MAX_ANNEX_ENTRIES, Presentation
 from cloud_jobs.billing.rating import ChargeKind
-from cloud_jobs.billing.rating.pools import cap_text, minimum_text, price_text
+from cloud_jobs.billing.rating.fees import fee_text, minimum_text
+from cloud_jobs.billing.rating.pools import cap_text, price_text
 from cloud_jobs.billing.units import Meter
 from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, seller, taxed
 
@@ -141,7 +142,17 @@ PRICES = [
         cap_text(Cap(pool=pool, per=per, amount=Decimal(5), meters=meters), "EUR")
         for pool, per, meters in (("device", "day", ("distance", "duration")), ("account", "period", ()))
     ),
-    minimum_text(Decimal(10), "EUR"),
+    price_text(Price(meter=Meter.EVENT, unit="each", unit_amount=Decimal("0.05"), step=Decimal(100)), "EUR"),
+    minimum_text(Decimal(10), "EUR", (20, 31)),
+    *(
+        fee_text(Fee.model_validate({"id": "fee"} | terms), "EUR", (20, 31), is_limited=True)
+        for terms in (
+            {"name": "Rate", "amount": "1290", "scope": "device"},
+            {"name": "Coupon", "amount": "-20", "every": "once", "begin": "2026-03-01"},
+            {"name": "Diesel", "percent": "3.7", "meters": ["distance", "entry"], "zones": ["port", "*"]},
+            {"name": "Rabatt", "percent": "-50"},
+        )
+    ),
 ]
 
 
@@ -149,7 +160,7 @@ PRICES = [
 def test_every_price_of_rating_is_translated(price: str) -> None:
     said = language("de").price(price)
     assert said != price or price == "0.45 EUR/km"
-    assert not re.search(r"\b(to|first|free|pooled|most|least|each|all)\b", said)
+    assert not re.search(r"\b(to|first|free|pooled|most|least|each|all|steps|period|once|limited|Rate)\b", said)
 
 
 def test_a_text_that_is_no_price_stays() -> None:

@@ -15,6 +15,7 @@ from cloud_jobs.billing.contracts import (
     Account,
     AccountContract,
     Assigned,
+    FeeSpan,
     LegalEntity,
     PayerContract,
     Tariff,
@@ -93,6 +94,7 @@ class World:
     devices: tuple[dict[str, Any], ...] = (assigned(),)
     child_devices: tuple[dict[str, Any], ...] = ()
     child_times: tuple[datetime, datetime | None] = (ALWAYS, None)
+    fees: tuple[dict[str, Any], ...] = ()
     currency: str = "EUR"
     rates: tuple[tuple[str, str], ...] = ()
 
@@ -103,6 +105,7 @@ class World:
         payer = {"legal_entity": "seller", "currency": self.currency, "time_zone": self.days.time_zone}
         acme = {"id": "acme", "effective_from": ALWAYS, "name": "Acme", "tariff": "standard"}
         acme |= {"payer": payer | {"vat": vat, "address": address}, "devices": list(self.devices)}
+        acme |= {"fees": list(self.fees)}
         begin, end = self.child_times
         west = {"id": "acme-west", "effective_from": begin, "name": "West", "tariff": "standard", "parent": "acme"}
         west |= {"devices": list(self.child_devices)} | ({} if end is None else {"effective_until": end})
@@ -134,6 +137,7 @@ class World:
                     times=((max(start, micros(one.effective_from)), until),),
                     spans=tuple(span for span in spans if span.begin_us < until),
                     assigned=assignments(one, start, end),
+                    fees=(FeeSpan(micros(one.effective_from), one.fees),) if one.fees else (),
                 )
             )
         return PayerContract(
