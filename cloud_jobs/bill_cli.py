@@ -43,6 +43,8 @@ def explain(
 ) -> None:
     """Recompute a line from its records, fences and prices and compare each hour with the charge.
 
+    Of a fee: the days, and the charges that a percent is of.
+
     Each access is logged with user and device; without the log entry, nothing is shown.
 
     Exit status: 0 everything agrees, 3 something differs or is unknown.
@@ -64,7 +66,9 @@ def explain(
         raise typer.BadParameter(f"the line charges nothing in the hour {hour}; leave out --hour to list its hours")
     of_device = TenantDevice(key.tenant, key.device)
     what = {"document": number, "line": line, "hour": asked}
-    log_access(opened.location, access_log, "waybill bill explain", of_device, **what)
+    if key.meter is not None:
+        # a fee shows no positions
+        log_access(opened.location, access_log, "waybill bill explain", of_device, **what)
     records = [row for one in hours for row in records_of_hour(opened, of_device, one, limit)]
     count = sum(one.seq_ranges.count for one in hours)
     _show(found, asked, records, count, limit=limit, as_json=as_json)

@@ -13,7 +13,7 @@ from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.operations import Clerk, adjust_period, issue_period
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import explain_line, records_of_hour
-from cloud_jobs.explain.terminal import records_table
+from cloud_jobs.explain.terminal import line_tables, line_values, records_table
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.usage import job
@@ -30,17 +30,22 @@ def issued(made: BilledLake) -> BilledLake:
 
 
 def every_line(billed: BilledLake, number: str) -> list[bool | None]:
-    made = issued_document(billed.register, number)
-    return [
-        explain_line(
-            billed.register, number, one["line"], TenantDevice(one["tenant"], one["device"])
-        ).explanation.agrees
-        for one in made["annex"]
-    ]
+    made, found = issued_document(billed.register, number), []
+    for one in made["annex"]:
+        line = explain_line(billed.register, number, one["line"], TenantDevice(one["tenant"], one["device"]))
+        Console(file=StringIO()).print(line_tables(line, 3))
+        assert line_values(line, 3)["agrees"] is line.explanation.agrees
+        found.append(line.explanation.agrees)
+    return found
 
 
 def test_a_line_of_a_note_that_takes_a_whole_charge_back_agrees(tmp_path: Path) -> None:
-    billed = issued(metered_lake(tmp_path))
+    billed = metered_lake(tmp_path)
+    prices = price("0.45"), price("0.20", zone="square"), price("0.05", meter="event", unit="each")
+    rate = {"id": "rate", "name": "Rate", "amount": "12.90", "scope": "device", "begin": "2026-01-15"}
+    diesel = {"id": "diesel", "name": "Diesel", "percent": "3.7", "zones": ["square"]}
+    publish(billed, tariff(*prices, fees=[rate, diesel]))
+    assert {*every_line(issued(billed), "WB-EU-00000001")} == {True}
     # the zone moves away: what was charged in it goes, and the way outside grows
     publish(billed, square("square", lon=5.0))
     meter(billed)

@@ -23,7 +23,9 @@ def world_of(example: dict[str, Any]) -> World:
     return World(
         days=TrueDays(example.get("time_zone", "UTC"), *days),
         tariffs=tuple({"id": "standard", "effective_from": ALWAYS} | one for one in example["tariff"]),
-        devices=tuple(assigned(device) for device in example.get("devices", ["van"])),
+        devices=tuple(
+            assigned(device, begin=example.get("devices_from", ALWAYS)) for device in example.get("devices", ["van"])
+        ),
         rates=tuple(example.get("rates", {}).items()),
     )
 
