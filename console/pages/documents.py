@@ -317,7 +317,7 @@ def line_page(console: Console, query: Query) -> Page:
     extra, zone = {"bare": place.bare}, _zone_of(issued.document)
     facts = _line_facts(line, issued.document, place, query.zone)
     if line["kind"] != ChargeKind.USAGE.value:
-        warning = f"This is a {line['kind']}: it follows from other lines, not from records."
+        warning = f"This is a {line['kind']}: it follows from other lines and from the contract, not from records."
         return Page(path, title, facts=facts, warnings=(warning,), zone=zone, extra=extra)
     device = _device_asked(query, place, issued.document, number)
     if device is None:

@@ -13,7 +13,7 @@ from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.contracts.tariff import ANY_ZONE, Tariff
+from cloud_jobs.billing.contracts.tariff import ANY_ZONE, Every, Tariff
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.reference.tables import in_force
@@ -29,8 +29,8 @@ Row = dict[str, Any]
 
 
 def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[str]:
-    """Devices that no account pays for any more, and meters that become free."""
-    return [*_left(before, after, stated), *_free(before, after, stated)]
+    """Devices that no account pays for any more, meters that become free, and fees that charge nothing."""
+    return [*_left(before, after, stated), *_free(before, after, stated), *_late_fees(after, stated)]
 
 
 def begin_of(row: Row) -> datetime | None:
@@ -72,6 +72,19 @@ def _free(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
             yield (
                 f"{row['place']}: account {row['id']!r} has no price for {', '.join(sorted(gone))} from {stamp(begin)} "
                 "on, and had one; what is used of it is free"
+            )
+
+
+def _late_fees(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    """Fees that are charged once, on a day before the version that has them."""
+    for row in stated:
+        if made := _with_fees(row):
+            first = made.effective_from.astimezone(zone_of(after.zone_of_account(row["id"]))).date()
+            yield from (
+                f"{row['place']}: fee {fee.id!r} of {row['kind']} {row['id']!r} is charged once, on {fee.begin}, and "
+                f"this version begins on {first}: only an earlier version that has the fee charges it"
+                for fee in made.fees
+                if fee.every is Every.ONCE and fee.begin and fee.begin < first
             )
 
 
@@ -120,7 +133,7 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
 
 def _zones_of(row: Row) -> Iterator[tuple[tuple[str | int, ...], Meter | None, str]]:
     """Each zone of the prices and fees of a contract, with its path, and the meter of a price."""
-    made = _made(row)
+    made = _with_fees(row)
     for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
         yield ("prices", number, "zone"), price.meter, price.zone
     for number, fee in enumerate(made.fees if made else ()):
@@ -136,12 +149,13 @@ def _gates(fences: Iterable[Row], names: set[str]) -> dict[str, bool]:
     return {held.row["id"]: isinstance(held.made, Gate) for held in found.held}
 
 
-def _made(row: Row) -> Tariff | Account | None:
+def _with_fees(row: Row) -> Tariff | Account | None:
+    """A tariff, or an account with fees; None if it is neither, or unusable."""
     try:
         match row["kind"]:
             case "tariff":
                 return Tariff.model_validate_json(row["body"])
-            case "account" if '"zones"' in row["body"]:
+            case "account" if '"fees"' in row["body"]:
                 # few of very many accounts have fees
                 return Account.model_validate_json(row["body"])
     except ValidationError:

@@ -146,6 +146,11 @@ def test_crossings_are_of_gates_and_all_else_of_fences() -> None:
     crossing = price("1", meter="crossing", unit="each", zone="depot")
     (said,) = checked(tariff(price(), crossing), published=there).faults
     assert "prices.1 is for crossing in zone 'depot', which is a fence; only gates have crossings" in said
+    surcharge = {"id": "port", "name": "Port", "percent": "5", "zones": ["", "*", "depot", "prt"]}
+    for body in (tariff(fees=[surcharge]), account(fees=[surcharge])):
+        said = " ".join([*checked(body, published=there).faults, *checked(body, published=there).lacking])
+        assert "'prt', but no usable fence or gate has this id" in said
+        assert said.count(" is for usage in zone ") == 1
     (said,) = checked(tariff(price(), price("1", zone="toll")), published=there).faults
     assert "which is a gate; gates only have crossings" in said
 
@@ -169,6 +174,14 @@ def test_devices_that_nobody_pays_for_any_more_are_named_and_those_that_move_are
     )
     moved = account("gamma", device("van-1"), effective_from=since)
     assert checked(account("acme", effective_from=since), moved).notices == []
+
+
+def test_a_fee_of_a_day_before_its_version_is_named() -> None:
+    coupon = {"id": "coupon", "name": "Coupon", "amount": "-20", "every": "once", "begin": "2026-03-01"}
+    late, on_time = "2026-03-02T00:00:00+01:00", "2026-03-01T00:00:00+01:00"
+    said = checked(account("acme", device(), fees=[coupon], effective_from=late)).notices
+    assert any("fee 'coupon' of account 'acme' is charged once, on 2026-03-01" in one for one in said)
+    assert checked(account("acme", device(), fees=[coupon], effective_from=on_time)).notices == []
 
 
 def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:
