@@ -155,7 +155,9 @@ class Language:
         if found["limited"]:
             yield self.say("price.fee_limited")
         if found["zones"]:
-            yield self.say("price.fee_zones", zones=found["zones"])
+            named = {"outside all zones": self.say("place.outside"), "any zone": self.say("price.fee_any_zone")}
+            zones = ", ".join(named.get(one, one) for one in found["zones"].split(", "))
+            yield self.say("price.fee_zones", zones=zones)
 
     def _days(self, found: re.Match[str]) -> Iterator[str]:
         if found["days"]:
@@ -189,7 +191,7 @@ _MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z
 _FEE: Final = re.compile(
     rf"[^:]*(?::(?! )[^:]*)*: (?:(?P<amount>-?{_NUMBER}) (?P<currency>[A-Z]{{3}}) (?P<every>a period|once)"
     rf"|(?P<percent>-?{_NUMBER}) % of (?P<meters>[a-z, ]+?))"
-    rf"(?P<device>, for each device)?{_DAYS}(?P<limited>, limited to what was charged)?(?:, in (?P<zones>.+))?"
+    rf"(?P<device>, for each device)?{_DAYS}(?P<limited>, limited to what was charged)?(?:, only (?P<zones>.+))?"
 )
 
 

@@ -30,7 +30,7 @@ LIMITED = "limited to what was charged"
 
 
 def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool) -> str:
-    """`Monthly rate: 1290.00 EUR a period, for each device, 20 of 31 days`; `Diesel: 3.7 % of distance, in port`.
+    """`Monthly rate: 1290.00 EUR a period, for each device, 20 of 31 days`; `Diesel: 3.7 % of distance, only port`.
 
     `days`: those that are charged, and those that they are a part of.
     """
@@ -42,7 +42,7 @@ def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool
         terms = f"{number_text(fee.percent or Decimal(0))} % of {meters}"
     device = ", for each device" if fee.scope is Pool.DEVICE else ""
     named = {"": "outside all zones", ANY_ZONE: "any zone"}
-    zones = f", in {', '.join(named.get(zone, zone) for zone in sorted(fee.zones))}" if fee.zones else ""
+    zones = f", only {', '.join(named.get(zone, zone) for zone in sorted(fee.zones))}" if fee.zones else ""
     return f"{fee.name}: {terms}{device}{days_text(days)}{f', {LIMITED}' if is_limited else ''}{zones}"
 
 
@@ -77,15 +77,13 @@ def account_days(terms: AccountContract, period: BillingPeriod) -> Days:
     return frozenset().union(*(days_within(period, *time) for time in terms.times))
 
 
-def _days_of_versions(
-    begins: Iterable[int], terms: AccountContract, period: BillingPeriod
-) -> Iterator[tuple[int, int]]:
-    """The days on which the account and a version are in force, and the number of the last such version."""
+def _days_of_versions(begins: Sequence[int], terms: AccountContract, period: BillingPeriod) -> list[Days]:
+    """The days on which the account is in force, by version: each is of the last version in force on it."""
     of_day: dict[int, int] = {}
     for number, (begin, end) in enumerate(pairwise([*begins, EVER])):
         for since, until in terms.times:
             of_day |= dict.fromkeys(days_within(period, max(begin, since), min(end, until)), number)
-    return iter(sorted(of_day.items()))
+    return [frozenset(day for day, of in of_day.items() if of == number) for number in range(len(begins))]
 
 
 class AgreedFee(NamedTuple):
@@ -100,7 +98,7 @@ class AgreedFee(NamedTuple):
 def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook) -> Iterator[AgreedFee]:
     """The fees of the tariff, then those of the account.
 
-    Versions that repeat a fee are one. Of whole fees with one id the last in force counts.
+    Versions that repeat a fee, whatever its begin and end, are one. Of whole fees with one id the last in force counts.
     """
     pays = contract.payer.currency
     of_tariff = [
@@ -111,11 +109,13 @@ def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook
     for versions in (of_tariff, of_account):
         found: defaultdict[str, defaultdict[tuple[Fee, str, Fraction], set[int]]]
         found = defaultdict(lambda: defaultdict(set))
-        for day, number in _days_of_versions((one[0] for one in versions), terms, contract.period):
-            _, fees, currency, worth = versions[number]
+        days_of = _days_of_versions([one[0] for one in versions], terms, contract.period)
+        for (_, fees, currency, worth), days in zip(versions, days_of, strict=True):
             for fee in fees:
-                if fee.holds_on(date.fromordinal(day)):
-                    found[fee.id][fee, currency, worth].add(day)
+                # a version that only lets it end is the same fee
+                terms_of_fee = fee.model_copy(update={"begin": None, "end": None})
+                if held := [day for day in days if fee.holds_on(date.fromordinal(day))]:
+                    found[fee.id][terms_of_fee, currency, worth].update(held)
         for same in found.values():
             last = max(same, key=lambda one: max(same[one]))
             for agreed in [last] if last[0].is_whole else [one for one in same if not one[0].is_whole]:

@@ -149,7 +149,7 @@ PRICES = [
         for terms in (
             {"name": "Rate", "amount": "1290", "scope": "device"},
             {"name": "Coupon", "amount": "-20", "every": "once", "begin": "2026-03-01"},
-            {"name": "Diesel", "percent": "3.7", "meters": ["distance", "entry"], "zones": ["port", "*"]},
+            {"name": "Diesel", "percent": "3.7", "meters": ["distance", "entry"], "zones": ["port", "*", ""]},
             {"name": "Rabatt", "percent": "-50"},
         )
     ),
@@ -160,7 +160,9 @@ PRICES = [
 def test_every_price_of_rating_is_translated(price: str) -> None:
     said = language("de").price(price)
     assert said != price or price == "0.45 EUR/km"
-    assert not re.search(r"\b(to|first|free|pooled|most|least|each|all|steps|period|once|limited|Rate)\b", said)
+    assert not re.search(
+        r"\b(to|first|free|pooled|most|least|each|all|steps|period|once|limited|Rate|only|any|outside)\b", said
+    )
 
 
 def test_a_text_that_is_no_price_stays() -> None:

@@ -111,7 +111,7 @@ def test_adjacent_parts_of_a_fee_by_day_are_the_whole(minor: int, first: int, sc
     assert [*whole.values()] == [minor]
     # a version that repeats the fee, and a device that goes and comes back, are one fee of all days
     noon = datetime(border.year, border.month, border.day, 12, tzinfo=UTC)
-    repeated = world(rate).tariffs[0] | {"effective_from": noon}
+    repeated = world(rate | {"end": "2026-04-01"}).tariffs[0] | {"effective_from": noon}
     there = assigned(end=noon), assigned(begin=noon)
     assert fees_of(rated(world(rate, tariffs=(*world(rate).tariffs, repeated), devices=there), plenty)) == whole
     # two fees are rounded by themselves
@@ -142,8 +142,8 @@ def test_a_rate_of_each_device_is_for_its_days_and_another_version_takes_over_at
     ("terms", "text", "minor"),
     [
         ({"percent": "3.7", "meters": ["distance"]}, "Rate: 3.7 % of distance", 74),
-        ({"percent": "50", "zones": ["a"]}, "Rate: 50 % of all usage, in a", 400),
-        ({"percent": "50", "zones": [""]}, "Rate: 50 % of all usage, in outside all zones", 600),
+        ({"percent": "50", "zones": ["a"]}, "Rate: 50 % of all usage, only a", 400),
+        ({"percent": "50", "zones": [""]}, "Rate: 50 % of all usage, only outside all zones", 600),
         ({"percent": "-10", "begin": "2026-03-17"}, "Rate: -10 % of all usage, 15 of 31 days", -102),
         ({"amount": "-100"}, "Rate: -100.00 EUR a period, limited to what was charged", -2100),
         ({"amount": "-5", "every": "once", "begin": "2026-03-31"}, "Rate: -5.00 EUR once", -500),
