@@ -112,14 +112,17 @@ def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook
         days_of = _days_of_versions([one[0] for one in versions], terms, contract.period)
         for (_, fees, currency, worth), days in zip(versions, days_of, strict=True):
             for fee in fees:
-                # a version that only lets it end is the same fee
-                terms_of_fee = fee.model_copy(update={"begin": None, "end": None})
-                if held := [day for day in days if fee.holds_on(date.fromordinal(day))]:
-                    found[fee.id][terms_of_fee, currency, worth].update(held)
-        for same in found.values():
-            last = max(same, key=lambda one: max(same[one]))
-            for agreed in [last] if last[0].is_whole else [one for one in same if not one[0].is_whole]:
-                yield AgreedFee(*agreed, frozenset(same[agreed]))
+                held, same = days, fee
+                if fee.begin or fee.end:
+                    # a version that only lets it end is the same fee
+                    held = frozenset(day for day in days if fee.holds_on(date.fromordinal(day)))
+                    same = fee.model_copy(update={"begin": None, "end": None})
+                if held:
+                    found[fee.id][same, currency, worth].update(held)
+        for of_id in found.values():
+            last = max(of_id, key=lambda one: max(of_id[one]))
+            for agreed in [last] if last[0].is_whole else [one for one in of_id if not one[0].is_whole]:
+                yield AgreedFee(*agreed, frozenset(of_id[agreed]))
 
 
 class FeeDue(NamedTuple):
@@ -165,7 +168,7 @@ def fees_due(
     devices: dict[Scope, tuple[str, Days]] = {}
     dues: list[FeeDue] = []
     for agreed in agreed_fees(terms, contract, book):
-        fee, is_percent = agreed.fee, agreed.fee.percent is not None
+        fee, is_percent, rounded = agreed.fee, agreed.fee.percent is not None, dict[tuple[int, int], int]()
         usage = _usage_of(fee, charges, kept) if is_percent else {}
         if fee.scope is Pool.DEVICE:
             devices = devices or _devices(terms, contract.period)
@@ -176,7 +179,10 @@ def fees_due(
                 of = len(days) if is_percent else whole
                 share = of if fee.is_whole else charged, of
                 due = FeeDue(agreed, scope, region, share, usage.get(scope, Fraction(0)), 0)
-                dues.append(due._replace(minor=round_ratio(*due.exact_minor.as_integer_ratio())))
+                if is_percent or share not in rounded:
+                    # nearly all devices have the same days
+                    rounded[share] = round_ratio(*due.exact_minor.as_integer_ratio())
+                dues.append(due._replace(minor=rounded[share]))
     return _limited(dues, sum(charge.amount_minor for charge in charges))
 
 
