@@ -1,10 +1,11 @@
 """What the console costs in a real browser with software rendering: live, replay, first paint, sizes, memory.
 
-Parts: `live`: 10,000 devices that move each second, the longest task of the main thread in each second. `endurance`: the
-heap of the same after ten minutes. `replay`: an hour of 1,000 vehicles at 60×. `paint`: the first useful paint of each
+Parts: `live`: 10,000 devices that move each second, the longest task of the main thread in each second. `endurance`:
+the heap after ten minutes. `replay`: an hour of 1,000 vehicles at 60×. `paint`: the first useful paint of each
 page. `large`: the same on a lake of 100 million records in 10,000 files, and how many of them are read. `sizes`:
 JavaScript as it is shipped. `memory`: the server with 20 open streams.
 """
+
 import gzip
 import json
 import math
@@ -510,7 +511,15 @@ def main() -> None:
     if sys.argv[1:2] == ["serve"]:
         serve_lake(sys.argv[2], int(sys.argv[3]))
         return
-    parts = {"live": live, "endurance": endurance, "replay": replay, "paint": paint, "large": large, "sizes": sizes, "memory": memory}
+    parts = {
+        "live": live,
+        "endurance": endurance,
+        "replay": replay,
+        "paint": paint,
+        "large": large,
+        "sizes": sizes,
+        "memory": memory,
+    }
     sys.exit(run_parts(__doc__, parts))
 
 
