@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
+from cloud_jobs.lake.erasures import TABLE as ERASURES
+from cloud_jobs.lake.erasures import Erasure, Erasures, is_erased
 from cloud_jobs.lake.tables import INGEST, Condition
 from cloud_jobs.lake.transactions import newest_number
 from console.lake import OpenLake
@@ -23,7 +25,7 @@ from geo.spatial import TrackSettings, valid_positions
 
 _COLUMNS: Final = (
     *("tenant", "device", "region", "device_time", "received_at", "latitude", "longitude"),
-    *("speed_mps", "heading_deg", "accuracy_m", "kind"),
+    *("speed_mps", "heading_deg", "accuracy_m", "kind", "device_date"),
 )
 FIRST: Final = datetime(1971, 1, 1, tzinfo=UTC)
 """A fix before it has the time of a clock that was never set."""
@@ -49,6 +51,11 @@ class LastFix(NamedTuple):
     def of_device(self) -> TenantDevice:
         return TenantDevice(self.tenant, self.device)
 
+    def is_in(self, erasures: Erasures) -> bool:
+        """Whether it is erased. The moment of receipt decides for a clock that is far off."""
+        moments = [self.time, *([self.received_at] if self.received_at else [])]
+        return any(erasures.include(self.tenant, self.device, one) for one in moments)
+
 
 @dataclass(frozen=True, slots=True)
 class LastFixes:
@@ -65,7 +72,7 @@ class LastFixReader:
     """Keeps the last fixes of a lake; each read opens only files with later ingest numbers than the one before.
 
     The first read goes back in time until no older file can hold a later fix of a device of the coverage, or until
-    `most_files` were opened.
+    `most_files` were opened. A new erasure removes what it includes, also before the records are rewritten.
     """
 
     def __init__(self, lake: OpenLake, tracks: TrackSettings, most_files: int, *, rows_at_once: int = 200_000) -> None:
@@ -77,6 +84,8 @@ class LastFixReader:
         self._number = -1
         self._state = LastFixes({}, 0, 0)
         self._earlier: tuple[datetime, int, int, dict[TenantDevice, LastFix | None]] | None = None
+        self._erasures_version = -1
+        self.erasures = Erasures([])
 
     def read(self, now: datetime) -> LastFixes:
         """Raises LakeError, StoreUnavailable."""
@@ -84,6 +93,7 @@ class LastFixReader:
             if not self._lake.has("records"):
                 return self._state
             stored = self._lake.stored("records")
+            has_new_erasures = self._read_erasures()
             number = max((high for _, high in stored.bounds("ingest_number") if high is not None), default=-1)
             if number > self._number:
                 if self._number < 0:
@@ -91,6 +101,8 @@ class LastFixReader:
                 else:
                     self._add(stored.between("ingest_number", low=self._number + 1), now)
                 self._number = number
+            if has_new_erasures and self.erasures:
+                self._leave_erased()
             return self._state
 
     def at(self, moment: datetime, newest: LastFixes) -> LastFixes:
@@ -107,15 +119,38 @@ class LastFixReader:
         found = {device: fix for device in later if (fix := known[3][device]) is not None}
         return LastFixes(newest.of | found, newest.left_out, newest.files + known[2])
 
+    def _read_erasures(self) -> bool:
+        version = self._lake.version(ERASURES) if self._lake.has(ERASURES) else -1
+        if version == self._erasures_version:
+            return False
+        self.erasures = Erasures(Erasure(**row) for row in self._lake.rows(ERASURES, Erasure._fields).to_pylist())
+        self._erasures_version, self._earlier = version, None
+        return True
+
+    def _leave_erased(self) -> None:
+        """Replaces erased fixes by the newest ones that are left."""
+        erased = {device: fix for device, fix in self._state.of.items() if fix.is_in(self.erasures)}
+        if erased:
+            newest = max(fix.time for fix in erased.values())
+            count, found = self._before(newest, {*erased})
+            known = {device: fix for device, fix in (self._state.of | found).items() if fix is not None}
+            self._state = LastFixes(known, self._state.left_out, self._state.files + count)
+
+    def _rows(self, files: StoredFiles, where: list[Condition]) -> pa.Table:
+        """Positions that are not erased."""
+        rows = self._lake.rows_in(files, _COLUMNS, where=[("kind", "=", "position"), *where])
+        return rows.filter(pc.invert(is_erased(rows, self.erasures))) if self.erasures else rows
+
     def _before(self, moment: datetime, devices: set[TenantDevice]) -> tuple[int, dict[TenantDevice, LastFix | None]]:
         """How many files were read, and the last fix of each device at or before a moment."""
         found: dict[TenantDevice, LastFix | None] = dict.fromkeys(devices)
         before, count = moment + timedelta(microseconds=1), 0
-        where: list[Condition] = [("kind", "=", "position"), ("device_time", "<", before)]
+        names = sorted({one.device for one in devices})
         files = self._lake.stored("records").of_days(last=moment.astimezone(UTC).date())
+        files = files.within("device", [(one, one) for one in names])
         for some, until in self._back(files.between("device_time", high=moment)):
             count += len(some)
-            for fix in newest_fixes(self._lake.rows_in(some, _COLUMNS, where=where), before, self._tracks)[0]:
+            for fix in newest_fixes(self._rows(some, [("device_time", "<", before)]), before, self._tracks)[0]:
                 if fix.of_device in found:
                     held = found[fix.of_device]
                     found[fix.of_device] = fix if held is None or fix.time > held.time else held
@@ -150,8 +185,7 @@ class LastFixReader:
             begin = end
 
     def _add(self, files: StoredFiles, now: datetime) -> None:
-        where = [("kind", "=", "position"), ("ingest_number", ">", self._number)]
-        rows = self._lake.rows_in(files, _COLUMNS, where=where)
+        rows = self._rows(files, [("ingest_number", ">", self._number)])
         found, left_out = newest_fixes(rows, now + _AHEAD, self._tracks)
         known = dict(self._state.of)
         for fix in found:
@@ -171,7 +205,7 @@ def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tup
     usable &= pc.greater_equal(rows["device_time"], pa.scalar(FIRST, kind)).to_numpy(zero_copy_only=False)
     left_out = int(len(usable) - np.count_nonzero(usable))
     kept = rows.filter(pa.array(usable)).sort_by([("device_time", "ascending")])
-    asked = [name for name in _COLUMNS if name not in ("tenant", "device", "kind")]
+    asked = [name for name in _COLUMNS if name not in ("tenant", "device", "kind", "device_date")]
     last = kept.group_by(["tenant", "device"], use_threads=False).aggregate([(name, "last") for name in asked])
     return [_fix(row) for row in last.to_pylist()], left_out
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import Erasures
 from console.fixes import FIRST, LastFix, LastFixes, LastFixReader, fix_columns, fix_numbers, usable_positions
 from console.health.bounded import plain
 from waybill.record import DEVICE_PATTERN, Kind
@@ -34,6 +35,7 @@ class FixStore:
         self._numbers: dict[TenantDevice, int] = {}
         self._devices: list[TenantDevice] = []
         self._columns = np.zeros((5, _FIRST_ROOM), np.int32)
+        self._erasures = Erasures([])
         self.version = 0
 
     def put(self, fixes: Sequence[LastFix]) -> bool:
@@ -42,11 +44,23 @@ class FixStore:
         with self._lock:
             for fix in fixes:
                 held = self._fixes.get(fix.of_device)
-                if held is None or fix.time > held.time:
+                if (held is None or fix.time > held.time) and not (self._erasures and fix.is_in(self._erasures)):
                     self._place(fix)
                     is_new = True
             self.version += is_new
         return is_new
+
+    def erase(self, erasures: Erasures) -> None:
+        """Removes the fixes that the erasures of the lake include, and takes none of them any more."""
+        with self._lock:
+            if erasures is self._erasures:
+                return
+            self._erasures = erasures
+            for device in [device for device, fix in self._fixes.items() if fix.is_in(erasures)]:
+                del self._fixes[device]
+                # a browser takes no fix of 1970
+                self._columns[:, self._numbers[device]] = 0
+                self.version += 1
 
     def _place(self, fix: LastFix) -> None:
         device = fix.of_device
@@ -157,7 +171,9 @@ class LiveFeed:
 
     def fixes(self, now: datetime) -> LastFixes:
         """The last fixes that the lake and the topics have. Raises LakeError, StoreUnavailable."""
-        return self.store.newer(self._last_fixes.read(now))
+        known = self._last_fixes.read(now)
+        self.store.erase(self._last_fixes.erasures)
+        return self.store.newer(known)
 
     def status(self) -> LiveStatus:
         cluster = self._settings.clusters[0].name
@@ -262,6 +278,7 @@ class LiveFeed:
             self._lake_problem = str(error)
             return
         self._lake_problem = ""
+        self.store.erase(self._last_fixes.erasures)
         before, self._polled = self._polled, of
         if before is not of and self.store.put([fix for device, fix in of.items() if before.get(device) is not fix]):
             self._heard_at = self._now() if before else self._heard_at

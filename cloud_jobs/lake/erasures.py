@@ -58,6 +58,13 @@ class Erasures:
     def requests(self, tenant: str, device: str) -> list[Erasure]:
         return [one for one in self._concerning(tenant, device) if one.since is not None]
 
+    def include(self, tenant: str, device: str, moment: datetime) -> bool:
+        """Whether a position of a device at a moment is erased, now or soon."""
+        return any(
+            moment < one.before and (one.since is None or one.since <= moment)
+            for one in self._concerning(tenant, device)
+        )
+
     def say(self, erasure: Erasure) -> bool:
         return any(
             one.before >= erasure.before

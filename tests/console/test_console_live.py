@@ -14,8 +14,11 @@ import httpx
 import numpy as np
 import pytest
 
+from cloud_jobs.lake.coverage import TenantDevice
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from console.context import Console, Viewer
-from console.fixes import LastFix
+from console.fixes import LastFix, LastFixReader
+from console.lake import OpenLake
 from console.live import FixStore, LiveFeed
 from tests.console.conftest import NOW, Served, Tab, console_of, serving
 from tests.system.lake_of_fixes import LakeFix, ingest, lake_of
@@ -120,6 +123,27 @@ def test_without_topics_the_lake_is_polled(tmp_path: Path, console: Console) -> 
         feed.poll()
     assert len(feed.store.devices()) == 3
     assert feed.status().heard_at == NOW
+
+
+def test_an_erased_fix_is_gone_at_once_and_the_newest_that_is_left_is_shown(console: Console, topic: Topic) -> None:
+    lake, v1 = console.lake.lake, TenantDevice("acme", "v1")
+    ingest(lake, [LakeFix("v1", 2, NOW - timedelta(seconds=20), 49.0, 11.0)])
+    reader = LastFixReader(OpenLake(lake, iter(range(0, 1000, 5)).__next__), console.settings.tracks, 400)
+    feed = LiveFeed(console.settings, reader, console.now, topic.open)
+    feed.take("acme", message("v1", (-10, 50.0, 11.0)))
+    feed.take("acme", message("v2", (-1, 51.0, 11.0)))
+    assert feed.fixes(NOW).of[v1].latitude == 50.0
+    for seconds, left in ((25, 48.0), (60, None)):
+        declare_erasure(lake, Erasure("acme", "v1", NOW - timedelta(seconds=5), NOW - timedelta(seconds=seconds)), NOW)
+        known = feed.fixes(NOW).of
+        assert (known[v1].latitude if v1 in known else None) == left
+        feed.take("acme", message("v1", (-10, 50.0, 11.0)))
+        assert feed.fixes(NOW).of == known
+    assert {one.latitude for one in known.values()} == {1.0, 51.0}
+    latitudes = np.frombuffer(base64.b64decode(feed.store.encode(np.arange(2))["latitude"]), "<i4")
+    assert latitudes.tolist() == [0, 510_000_000]
+    feed.take("acme", message("v1", (-2, 50.0, 11.0)))
+    assert feed.fixes(NOW).of[v1].latitude == 50.0
 
 
 class Stream:
