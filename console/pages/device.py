@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
@@ -135,7 +135,7 @@ def page(console: Console, query: Query) -> Page:
         island=Island("device", lambda: _island(console.fences.versions(query.viewer, end), track, start))
         if len(track.tracks.row)
         else None,
-        warnings=_warnings(of_day, track),
+        warnings=(*_erased(console, device, of_day), *_warnings(of_day, track)),
         state={"day": day.isoformat(), **query.state("fixes", "at")},
         form=(Field("day", "Day", type="date"),),
         template="device.html",
@@ -171,6 +171,17 @@ def _warnings(of_day: DeviceDay, track: Movements) -> tuple[str, ...]:
     cut = f"Only the first {of_day.rows.num_rows:,} records of the day are shown."
     empty = "No position of this day can be drawn."
     return (*([cut] if of_day.is_cut else []), *([] if len(track.tracks.row) else [empty]))
+
+
+def _erased(console: Console, device: TenantDevice, of_day: DeviceDay) -> tuple[str, ...]:
+    """What was erased of the day: the reason why records or positions are not there."""
+    erasures = console.last_fixes.erasures
+    until = [one.before for one in erasures.requests(*device) if one.since and one.since < of_day.end]
+    if until and (last := max(until).astimezone(UTC)) > of_day.start:
+        return (f"Records of this device until {last:%Y-%m-%d %H:%M} UTC were erased on request.",)
+    if erasures.include(*device, of_day.start):
+        return ("Positions of this day were erased: their retention is over.",)
+    return ()
 
 
 def _days(query: Query, path: str, day: date, last: date) -> tuple[tuple[str, str], ...]:
@@ -317,7 +328,7 @@ def _registry(console: Console, device: TenantDevice) -> Table:
 
 def _quarters(quarters: Sequence[Quarter]) -> Table:
     rows = tuple(one._asdict() for one in quarters if one.records)
-    return Table("quarters", "Records received", _QUARTER_COLUMNS, rows, empty="no record of this day was received")
+    return Table("quarters", "Records received", _QUARTER_COLUMNS, rows, empty="no record of this day is in the lake")
 
 
 def _fixes(of_day: DeviceDay, track: Movements, query: Query, path: str) -> Table:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
+from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from console.cli import fleet as fleet_command
 from console.completeness import stations
 from console.context import Query, Viewer
@@ -127,6 +128,16 @@ def test_a_device_without_a_fix_has_a_page_and_another_tenants_has_none(tmp_path
     assert page["tables"]["quarters"]["rows"][0]["records"] == 1
     with pytest.raises(NotThere):
         device.page(console, asked(viewer=Viewer("x", frozenset({"rival"}))))
+
+
+def test_a_day_says_that_its_records_were_erased_on_request(tmp_path: Path) -> None:
+    lake = lake_of(tmp_path / "lake")
+    ingest(lake, [LakeFix("v1", seq, NOW - timedelta(days=seq), 10.0, 20.0) for seq in (1, 2)])
+    declare_erasure(lake, Erasure("acme", "v1", NOW - timedelta(days=1, hours=1), DAY - timedelta(days=9)), NOW)
+    console = console_of(tmp_path / "lake")
+    said = "Records of this device until 2026-01-04 10:00 UTC were erased on request."
+    assert said in device.page(console, asked(day="2026-01-03")).warnings
+    assert said not in device.page(console, asked(day="2026-01-05")).warnings
 
 
 def test_tracks_of_a_day_are_bounded_and_only_of_devices_that_may_be_seen(tmp_path: Path) -> None:
