@@ -18,6 +18,7 @@ from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.schemas import TABLES, WRITTEN_BY
 from cloud_jobs.lake.tables import Condition
+from cloud_jobs.lake.transactions import newest_number
 from console.asked import moment_asked, tenant_asked
 from console.context import Query
 from console.errors import BadQuery
@@ -26,7 +27,6 @@ from console.page import Clock
 
 MAX_ROWS: Final = 200_000
 """A selection with more rows is not counted: its reader has to narrow it."""
-_COMPUTED: Final = frozenset({"geofence_events", "encounters"})
 _FILES_AT_ONCE: Final = 16
 _MANY_IN_A_DAY: Final = 100_000
 _LOOK_BACK: Final = 5
@@ -41,11 +41,14 @@ class NotRead(Exception):
 
 
 def _require(lake: OpenLake, *tables: str) -> None:
-    """Raises NotRead for a table that no job has made yet. Another job may create one, which then has no commit."""
-    for table in tables:
-        if not lake.has(table) or (table in _COMPUTED and lake.version(table) == 0):
-            job = WRITTEN_BY[table]
-            raise NotRead(f"the {job.rpartition(' ')[2]} job has not run yet: run {job}")
+    """Raises NotRead if a table of a job is missing, or none has a commit of the job: each job creates all tables."""
+    if not all(map(lake.has, tables)) or not any(_was_written(lake, table) for table in tables):
+        job = WRITTEN_BY[tables[0]]
+        raise NotRead(f"the {job.rpartition(' ')[2]} job has not run yet: run {job}")
+
+
+def _was_written(lake: OpenLake, table: str) -> bool:
+    return newest_number(lake.opened(table), table) is not None or len(lake.stored(table)) > 0
 
 
 @dataclass(frozen=True, slots=True)

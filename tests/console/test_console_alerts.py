@@ -154,6 +154,17 @@ def test_what_no_job_has_computed_yet_is_unknown_and_not_zero(console, gone, job
     )
 
 
+def test_what_only_the_ingest_has_run_on_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    lake.create()
+    # as a run of the maintenance does
+    lake.open("geofence_events").vacuum(0, dry_run=False, enforce_retention_duration=False)
+    console = console_of(tmp_path / "lake")
+    for page, count in ((events_page(console, Query()), 2), (alerts_page(console, Query()), 1)):
+        assert {fact.value for fact in page.facts} == {None}
+        assert ["has not run yet" in warning for warning in page.warnings] == [True] * count
+
+
 def test_more_rows_than_can_be_counted_are_unknown_and_not_zero(console, monkeypatch):
     monkeypatch.setattr(happenings, "MAX_ROWS", 2)
     for page in (events_page(console, Query()), alerts_page(console, Query())):
