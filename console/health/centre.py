@@ -96,6 +96,10 @@ def checks_of_centre(
             yield _check_quarantine(centre.quarantined, bills)
         elif of_part:
             yield _check_of(part, of_part, bills)
+        elif part is Part.EVENTS and _lacks_events(centre.status):
+            found = "fences are published, and the geofence job has never run: no event and no verdict is known"
+            section = "centre.md#WaybillTableBehind"
+            yield Check(part.value, _TITLES[part], Outcome.UNKNOWN, found, runbook=section, command=_STATUS)
         elif part is Part.LINKS and (silent := [one for one in centre.status.lag if not one.answered]):
             found = f"what is connected to {silent[0].cluster} is unknown: {silent[0].error}"
             section = "replication.md#WaybillClusterUnreachable"
@@ -158,6 +162,12 @@ def read_quarantined(lake: OpenLake, now: datetime) -> tuple[int, datetime | Non
     where = [("quarantined_at", ">=", now - timedelta(seconds=_QUARANTINE_S))]
     rows = lake.rows("quarantine", ("quarantined_at",), where=where)
     return rows.num_rows, pc.min(rows["quarantined_at"]).as_py()
+
+
+def _lacks_events(status: CentreStatus) -> bool:
+    """Whether events were never computed, although there are fences and records."""
+    of_events = next(one for one in status.derived if one.table == Part.EVENTS.value)
+    return of_events.computed is False and of_events.fences_since is not None and bool(of_events.commits_behind)
 
 
 def _not_checked(part: Part, status: CentreStatus, settings: CloudSettings) -> str:

@@ -37,6 +37,7 @@ from gateway.canary.status import CanaryStatus, HopStatus
 from geo.replication.verification import LinkState, Observation
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, address, document
 from tests.console.conftest import NOW, console_of
+from tests.system.lake_of_fixes import LakeFix, derive, ingest, lake_of, square
 from waybill.commands import SUBCOMMANDS, command_line
 from waybill.daemon.stack_daemons import DaemonStatus
 from waybill.daemon.stack_folder import MARK, Registration, registered
@@ -119,6 +120,16 @@ def test_a_missing_table_is_wrong_and_what_reads_it_is_not_fine(lake, table):
     assert found["tables"].found.startswith(f"table {table} cannot be read")
     reader = {"closings": "bills"}.get(table, table)
     assert found[reader].outcome is UNKNOWN
+
+
+def test_events_that_were_never_computed_are_not_left_out_if_there_are_fences(tmp_path):
+    made = lake_of(tmp_path / "lake", [square("ring")])
+    assert "geofence_events" not in checks_of(console_now(tmp_path / "lake"))
+    ingest(made, [LakeFix("v1", 1, NOW, 1.0, 1.0)])
+    found = checks_of(console_now(tmp_path / "lake"))["geofence_events"]
+    assert (found.outcome, "has never run" in found.found) == (UNKNOWN, True)
+    derive(made, "geofence_events")
+    assert "has never run" not in checks_of(console_now(tmp_path / "lake"))["geofence_events"].found
 
 
 def test_without_a_lake_nothing_of_it_is_fine(tmp_path):
