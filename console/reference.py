@@ -24,7 +24,8 @@ _FIRST_MS: Final = round(datetime(1, 1, 2, tzinfo=UTC).timestamp() * 1000)
 
 
 class FenceVersion(NamedTuple):
-    """A published version of a fence or gate. `begin`: None: always. `until`: when the next version begins, or None.
+    """A published version of a fence or gate. `begin`: None: always. `until`: when it ends, by its own date or as the
+    next version begins; or None.
 
     `geometry`: GeoJSON in degrees, with the shape of a corridor or circle worked out. `properties`: as published.
     `number`: of the id among all ids; it gives the colour on maps.
@@ -190,6 +191,9 @@ def _fence_version(
     row: dict[str, Any], made: Fence | Gate, begin: datetime | None, until: datetime | None
 ) -> FenceVersion:
     feature = json.loads(row["body"])
+    given = (feature.get("properties") or {}).get("effective_until")
+    own = datetime.fromisoformat(given) if given is not None else None
+    until = min((end for end in (own, until) if end is not None), default=None)
     geometry = feature["geometry"] if isinstance(made, Gate) else json.loads(shapely.to_geojson(made.shape))
     return FenceVersion(
         row["id"], begin, until, made, geometry, feature.get("properties") or {}, row["published_by"], row["reason"]

@@ -181,19 +181,11 @@ def _current(versions: Sequence[FenceVersion], now: datetime) -> FenceVersion:
     return next((one for one in versions if state_of(one, now) != "past"), versions[-1])
 
 
-def end_of(one: FenceVersion) -> datetime | None:
-    """When it ends: by its own date or by the next version. Raises ValueError for an unreadable date."""
-    given = one.properties.get("effective_until")
-    own = datetime.fromisoformat(given) if isinstance(given, str) else None
-    return min((end for end in (own, one.until) if end is not None), default=None)
-
-
 def state_of(one: FenceVersion, now: datetime) -> str:
     """One of STATES; weekly windows are not looked at."""
     if one.begin is not None and one.begin > now:
         return "coming"
-    end = end_of(one)
-    return "past" if end is not None and end <= now else "in force"
+    return "past" if one.until is not None and one.until <= now else "in force"
 
 
 def _names(one: FenceVersion) -> str:
@@ -201,7 +193,6 @@ def _names(one: FenceVersion) -> str:
 
 
 def _row(one: FenceVersion, clock: Clock, query: Query) -> Row:
-    end = end_of(one)
     published: Row = {"published_by": one.published_by, "reason": one.reason} if query.viewer.sees_all else {}
     return published | {
         "id": one.id,
@@ -212,7 +203,7 @@ def _row(one: FenceVersion, clock: Clock, query: Query) -> Row:
         "kind": "gate" if one.is_gate else "area",
         "state": state_of(one, clock.now),
         "begin": "always" if one.begin is None else clock.text(one.begin),
-        "end": "open" if end is None else clock.text(end),
+        "end": "open" if one.until is None else clock.text(one.until),
         "windows": windows_text(one.properties.get("weekly")),
         "area_km2": None if one.is_gate else area_m2(one) / _M2,
     }

@@ -10,7 +10,7 @@ import pytest
 
 from cloud_jobs.lake.tables import Lake
 from console.asked import check_asked
-from console.context import Console, Query, Viewer
+from console.context import LOCAL, Console, Query, Viewer
 from console.errors import BadQuery, NotThere
 from console.lake import OpenLake
 from console.page import as_json
@@ -77,6 +77,7 @@ def test_versions_in_force_and_to_come_are_listed_and_ended_ones_on_request(cons
     assert now["end"].startswith("2026-03-01 00:00:00")
     past = {row["id"] for row in page(console, Query(asked={"state": "past"})).tables[0].rows}
     assert past == {"ring", "ended"}
+    assert {one.id for one in console.fences.in_force(LOCAL, NOW)} == {"ring", "gate"}
 
 
 def test_a_refused_publication_is_named_with_its_reason(console):
