@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from cloud_jobs.billing.certificates.certificate import CertificateState, relevant_streams, stream_state
 from cloud_jobs.billing.contracts.published import micros
+from cloud_jobs.errors import OtherRecords
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.coverage_log import COVERAGE_ROWS, from_rows
 from cloud_jobs.lake.snapshot_reads import received_counts
+from cloud_jobs.lake.snapshots import covering
 from cloud_jobs.lake.tables import INGEST
 from cloud_jobs.lake.transactions import newest_number
 from console.lake import OpenLake
-from console.page import UNKNOWN
+from console.page import UNKNOWN, Clock
 
 GRACE: Final = timedelta(minutes=5)
 """A device states with each batch up to which moment it sent all. So much older may its statement be."""
@@ -127,6 +129,31 @@ class CompletenessReader:
                 lake = self._lake.lake
                 self._known = FleetCoverage.of(commit, lake.coverage_rows(lake.coverage_manifest(commit)))
             return self._known
+
+
+def not_covered(lake: OpenLake, table: str, what: str, until: datetime, clock: Clock) -> str:
+    """A sentence if a derived table lacks records from before `until`; "": it has all that the ingest has committed.
+
+    Raises LakeError, StoreUnavailable.
+    """
+    if not lake.has(table) or not lake.has("records"):
+        return ""
+    try:
+        # derived tables first: later commits then exceed what they cover
+        found = covering(lake.opened(table), table, lake.opened("records"))
+    except OtherRecords as error:
+        return f"It is unknown whether {what.lower()} all records: {error}."
+    since, stored = found.since or 0, lake.stored("records")
+    if found.until == since or not len(stored):
+        return ""
+    bounds = zip(stored.bounds("ingest_number"), stored.bounds("device_time"), strict=True)
+    # a merged file may begin with older records, and those of a far-off clock have no bound
+    waiting = [begin for (_, last), (begin, _) in bounds if begin is not None and (last is None or last > since)]
+    if not waiting or min(waiting) >= until:
+        return ""
+    count = found.until - since
+    wait = "commit of the ingest waits" if count == 1 else "commits of the ingest wait"
+    return f"{what} records up to {clock.text(min(waiting))}; {count:,} {wait}."
 
 
 def stations(streams: Mapping[int, Coverage]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from cloud_jobs.lake.coverage import TenantDevice
 from console.asked import NO_CANARIES, local_text, tenant_field
+from console.completeness import not_covered
 from console.context import Console, Query
 from console.happenings import (
     EVENT_KINDS,
@@ -125,7 +126,10 @@ def alerts_page(console: Console, query: Query) -> Page:
     found, warnings = told(console, query, asked, alerts)
     verdict = query.get("verdict")
     shown = [one for one in found if not verdict or one.verdict == verdict]
-    counts = Counter(one.verdict for one in found)
+    counts = Counter[str](one.verdict for one in found)
+    unknown = set(_TITLES) if warnings else set[str]()
+    if lacking := _lacks(console, query, asked, events):
+        warnings, unknown = (*warnings, *lacking), {*unknown, "late"}
     table = Table.of(
         "alerts",
         "Alerts",
@@ -139,7 +143,7 @@ def alerts_page(console: Console, query: Query) -> Page:
         Fact(
             name.replace(" ", "_"),
             title,
-            None if warnings else counts[name],
+            None if name in unknown else counts[name],
             Kind.COUNT,
             query.address_with("/alerts", verdict=name),
         )
@@ -170,14 +174,26 @@ _TITLES: Final = {
 def told(
     console: Console, query: Query, asked: Selection, read: Callable[[OpenLake, Selection], list[Any]]
 ) -> tuple[list[Any], tuple[str, ...]]:
-    """What a read has of devices that the viewer may see throughout the span; or why nothing is known."""
+    """What a read has of devices that the viewer may see throughout the span; and why not all of it is known."""
     try:
         found = read(console.lake, asked)
     except NotRead as error:
         return [], (f"{str(error)[0].upper()}{str(error)[1:]}.",)
     devices = {device for one in found for device in devices_of(one)}
     visible = console.visible(query.viewer, devices, (asked.start, asked.end))
-    return [one for one in found if visible.issuperset(devices_of(one))], ()
+    return [one for one in found if visible.issuperset(devices_of(one))], _lacks(console, query, asked, read)
+
+
+def _lacks(
+    console: Console, query: Query, asked: Selection, read: Callable[[OpenLake, Selection], list[Any]]
+) -> tuple[str, ...]:
+    """What has not been computed of the span yet. An alert is there without its record."""
+    table = {events: "geofence_events", encounters: "encounters"}.get(read)
+    if table is None:
+        return ()
+    what = "Events cover" if read is events else "Encounters cover"
+    said = not_covered(console.lake, table, what, asked.end, clock_of(console, query))
+    return (said,) if said else ()
 
 
 def devices_of(one: EventRow | EncounterRow | AlertRow) -> list[TenantDevice]:

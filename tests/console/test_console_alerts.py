@@ -12,8 +12,10 @@ from cloud_jobs.lake.tables import Lake
 from console import happenings
 from console.context import Console, Query, Viewer
 from console.errors import BadQuery, NotThere
+from console.pages import replay
 from console.pages.happenings import alerts_page, events_page
 from tests.console.conftest import console_of
+from tests.system.lake_of_fixes import LakeFix, derive, ingest, lake_of, square
 from waybill.commands import SUBCOMMANDS, command_line
 
 AT = datetime(2026, 1, 5, 10, tzinfo=UTC)
@@ -163,6 +165,29 @@ def test_what_only_the_ingest_has_run_on_is_unknown_and_not_zero(tmp_path: Path)
     for page, count in ((events_page(console, Query()), 2), (alerts_page(console, Query()), 1)):
         assert {fact.value for fact in page.facts} == {None}
         assert ["has not run yet" in warning for warning in page.warnings] == [True] * count
+
+
+def test_events_of_a_span_that_waits_for_the_job_are_unknown_and_not_zero(tmp_path: Path) -> None:
+    lake = lake_of(tmp_path / "lake", [square("ring")])
+    ingest(lake, [LakeFix("v1", 1, AT, 1.0, 1.0)])
+    for table in ("geofence_events", "encounters", "verdicts"):
+        derive(lake, table)
+    ingest(lake, [LakeFix("v1", 2, AT + timedelta(minutes=5), 1.0, 1.0)])
+    console = console_of(tmp_path / "lake")
+    said = "cover records up to 2026-01-05 10:05:00 UTC; 1 commit of the ingest waits."
+    span = {"since": "2026-01-05T09:00Z", "until": "2026-01-05T10:06Z"}
+    events_then, alerts_then = (page(console, Query(asked=span)) for page in (events_page, alerts_page))
+    assert events_then.warnings == (f"Events {said}", f"Encounters {said}")
+    assert [table.empty for table in events_then.tables] == [*events_then.warnings]
+    assert [fact.value for fact in events_then.facts] == [None, None]
+    assert {fact.key: fact.value for fact in alerts_then.facts if fact.key in {"confirmed", "late"}} == {
+        "confirmed": 0,
+        "late": None,
+    }
+    asked = Query(asked={"start": span["since"], "end": span["until"]})
+    assert replay.page(console, asked).warnings == events_then.warnings
+    before = events_page(console, Query(asked=span | {"until": "2026-01-05T10:05Z"}))
+    assert (before.warnings, [fact.value for fact in before.facts]) == ((), [0, 0])
 
 
 def test_more_rows_than_can_be_counted_are_unknown_and_not_zero(console, monkeypatch):
