@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cloud_jobs.commands import load_checked_settings
+from cloud_jobs.errors import CloudError
 from cloud_jobs.terminal import cloud_errors_as_messages, device_of
 from console.terminal import AsJson, print_page
 from console.terminal import opened as open_console
@@ -77,6 +78,10 @@ def console(
     app: Starlette = make_app(made, hosts=(*asked.names, asked.host))
     address = f"http://{asked.host}:{socket.getsockname()[1]}/"
     typer.echo(f"console of {settings.lake}: {address} (Ctrl-C ends it)")
+    try:
+        made.lake.has("records")
+    except CloudError as error:
+        typer.echo(f"warning: {error}", err=True)
     if are_stale():
         typer.echo("warning: the scripts are older than their sources; `make setup` builds them", err=True)
     if open_browser:

@@ -20,7 +20,6 @@ from cloud_jobs.lake.coverage_log import COVERAGE_ROWS, from_rows
 from cloud_jobs.lake.snapshot_reads import received_counts
 from cloud_jobs.lake.snapshots import covering
 from cloud_jobs.lake.tables import INGEST
-from cloud_jobs.lake.transactions import newest_number
 from console.lake import OpenLake
 from console.page import UNKNOWN, Clock
 
@@ -123,7 +122,7 @@ class CompletenessReader:
         """Raises LakeError, StoreUnavailable."""
         if not self._lake.has("records"):
             return FleetCoverage()
-        commit = newest_number(self._lake.opened("records"), INGEST)
+        commit = self._lake.newest_number("records", INGEST)
         with self._lock:
             if commit != self._known.commit:
                 lake = self._lake.lake

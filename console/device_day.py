@@ -138,7 +138,8 @@ class DeviceDay:
         if not lake.has("usage"):
             return None, None
         # derived tables first: later commits then exceed what they cover
-        state = covering(lake.opened("usage"), "usage", lake.opened("records"))
+        with lake.lake.damage_as_error("usage"):
+            state = covering(lake.opened("usage"), "usage", lake.opened("records"))
         if state.since is None:
             return None, None
         behind = int(pc.sum(pc.greater(self.rows["ingest_number"], state.since)).as_py() or 0)

@@ -19,7 +19,6 @@ from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.erasures import TABLE as ERASURES
 from cloud_jobs.lake.erasures import Erasure, Erasures, is_erased
 from cloud_jobs.lake.tables import INGEST, Condition
-from cloud_jobs.lake.transactions import newest_number
 from console.lake import OpenLake
 from geo.spatial import TrackSettings, valid_positions
 
@@ -95,6 +94,9 @@ class LastFixReader:
             stored = self._lake.stored("records")
             has_new_erasures = self._read_erasures()
             number = max((high for _, high in stored.bounds("ingest_number") if high is not None), default=-1)
+            if number < self._number:
+                # the lake was restored from an older copy
+                self._number, self._state, self._earlier = -1, LastFixes({}, 0, 0), None
             if number > self._number:
                 if self._number < 0:
                     self._look_back(stored, now)
@@ -161,7 +163,7 @@ class LastFixReader:
     def _look_back(self, stored: StoredFiles, now: datetime) -> None:
         """Records without a day, and days ahead of the clock, have a wrong clock."""
         lake = self._lake.lake
-        rows = lake.coverage_rows(lake.coverage_manifest(newest_number(self._lake.opened("records"), INGEST)))
+        rows = lake.coverage_rows(lake.coverage_manifest(self._lake.newest_number("records", INGEST)))
         expected = {*map(TenantDevice, rows["tenant"].to_pylist(), rows["device"].to_pylist())}
         for some, until in self._back(stored.of_days(last=(now + _AHEAD).date())):
             self._add(some, now)

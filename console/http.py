@@ -102,7 +102,7 @@ class Renderer:
         return answer
 
     def _answer(self, view: View | FileView, request: Request) -> Response:
-        query, wants_json = Query.of(request), _wants_json(request)
+        query = Query.of(request)
         clock, status = Clock.utc(self._console.now()), 200
         try:
             clock = clock_of(self._console, query)
@@ -111,6 +111,8 @@ class Renderer:
                 return _sent(page)
             clock = clock_of(self._console, query, page.zone)
             check_asked(page, query)
+            # a picture is read only now
+            return self._response(page, clock, query, request, status)
         except NotThere as error:
             page, status = _fault_page(request, error), 404
         except BadQuery as error:
@@ -118,7 +120,13 @@ class Renderer:
         except CloudError as error:
             _log.warning("a page could not be made", path=_logged_path(request), error=str(error))
             page, status = _fault_page(request, error), 503
-        if wants_json:
+        except Exception:  # noqa: BLE001 - what went wrong is for the log, not for whoever looks
+            _log.exception("a page failed", path=_logged_path(request))
+            page, status = _fault_page(request, CloudError("this page failed; the console's log says why")), 500
+        return self._response(page, clock, query, request, status)
+
+    def _response(self, page: Page, clock: Clock, query: Query, request: Request, status: int) -> Response:
+        if _wants_json(request):
             return JSONResponse(as_json(page), status, {"vary": "accept"})
         return HTMLResponse(self.html(page, clock, query), status, {"vary": "accept"})
 

@@ -11,8 +11,10 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.tables import Condition, Lake
+from cloud_jobs.lake.transactions import newest_number
 
 _REFRESH_S: Final = 1.0
 """A table is asked for newer commits at most this often."""
@@ -58,14 +60,33 @@ class OpenLake:
         self, stored: StoredFiles, columns: Sequence[str] | None = None, *, where: Sequence[Condition] = ()
     ) -> pa.Table:
         """Rows of some files of a table."""
-        rows, count = self.lake.rows_in(stored, columns, where=where)
+        try:
+            rows, count = self.lake.rows_in(stored, columns, where=where)
+        except LakeError:
+            # its files may have been replaced, as by a restored copy: the next read opens all tables anew
+            with self._lock:
+                self._open.clear()
+            raise
         with self._lock:
             self.files_read += count
         return rows
 
     def has(self, table: str) -> bool:
-        """Whether the table exists. Raises StoreUnavailable."""
-        return table in self._open or self.lake.has(table)
+        """Whether the table exists. Raises LakeError if there is no lake at all, and StoreUnavailable."""
+        if table in self._open or self.lake.has(table):
+            return True
+        # each lake has this table: without it a share is not mounted, or the path is wrong
+        if not self.lake.has("records"):
+            raise LakeError(
+                f"there is no lake at {self.lake.location}: check `lake` in the settings, and whether its disk is "
+                "mounted; `cloud-jobs ingest` creates a lake"
+            )
+        return False
+
+    def newest_number(self, table: str, writer: str) -> int | None:
+        """The number of a writer's newest commit."""
+        with self.lake.damage_as_error(table):
+            return newest_number(self.opened(table), writer)
 
     def _current(self, table: str) -> _Open:
         with self._lock:
@@ -76,11 +97,17 @@ class OpenLake:
                 opened = self.lake.open(table)
             else:
                 opened, before = held.table, held.table.version()
-                with self.lake.damage_as_error(table):
-                    opened.update_incremental()
+                try:
+                    with self.lake.damage_as_error(table):
+                        opened.update_incremental()
+                except LakeError:
+                    # a lake that was restored or taken away: all tables are opened anew
+                    self._open.clear()
+                    opened, before = self.lake.open(table), -1
                 if opened.version() == before:
                     held.asked_s = self._clock()
                     return held
-            current = _Open(opened, StoredFiles.of(opened, table), self._clock())
+            with self.lake.damage_as_error(table):
+                current = _Open(opened, StoredFiles.of(opened, table), self._clock())
             self._open[table] = current
             return current
