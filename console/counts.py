@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,11 @@ from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import LATE_POSITIONS, QUANTITIES, QUARTERS, TABLES, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import of_devices, rows_in_force
+from cloud_jobs.lake.transactions import COMMITTED, stated
 from console.lake import OpenLake
 
 _HOUR: Final = timedelta(hours=1)
+_FRESH: Final = timedelta(minutes=5)
 _QUARTER_US: Final = 900_000_000
 _KEY: Final = ("tenant", "device", "hour", "zone", "commit_number")
 OUTSIDE: Final = ""
@@ -84,28 +86,38 @@ def _quarters(column: pa.ChunkedArray) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class AlertCounts:
-    """Alerts of a span by device. `until`: when alerts were collected last; None: never, then nothing is known."""
+    """Alerts of a span by device. `until`: when the job of the verdicts last wrote; None: never. `is_known`: whether
+    that was near the end of the span, or after it: if not, more may have been raised.
+    """
 
     of: dict[TenantDevice, int]
     until: datetime | None
+    is_known: bool
 
-    def count(self, device: TenantDevice, start: datetime) -> int | None:
-        """None if no alert was collected since the span began: none is known, and some may have been raised."""
-        known = self.of.get(device)
-        return known if known is not None or self.until is None or self.until < start else 0
+    def count(self, device: TenantDevice) -> int | None:
+        """The alerts that were collected; None if there is none, and some may have been raised."""
+        return self.of.get(device, 0 if self.is_known else None)
 
 
 def alerts_of(lake: OpenLake, start: datetime, end: datetime) -> AlertCounts:
     """The alerts of crossings from `start` until `end`, both included. Raises LakeError, StoreUnavailable."""
     if not lake.has("alerts") or not len(lake.stored("alerts")):
-        return AlertCounts({}, None)
+        return AlertCounts({}, None, is_known=False)
     begin, last = start.astimezone(UTC), end.astimezone(UTC)
     days = lake.stored("alerts").of_days(begin.date(), last.date())
     kind = TABLES["alerts"].schema.field("time").type
     rows = lake.rows_in(days, ("tenant", "device", "time", "collected_at"))
-    until: Any = pc.max(rows["collected_at"]).as_py() if rows.num_rows else None
+    moments = [pc.max(rows["collected_at"]).as_py()] if rows.num_rows else []
+    # a run collects alerts before it decides
+    written = [stated(lake.opened(table), COMMITTED) for table in ("alerts", "verdicts") if lake.has(table)]
+    moments += [datetime.fromtimestamp(one / 1_000_000, UTC) for one in written if one is not None]
+    until = max(moments, default=None)
     during = pc.and_(
         pc.greater_equal(rows["time"], pa.scalar(begin, kind)), pc.less_equal(rows["time"], pa.scalar(last, kind))
     )
     counted = rows.filter(during).group_by(["tenant", "device"]).aggregate([([], "count_all")]).to_pylist()
-    return AlertCounts({TenantDevice(one["tenant"], one["device"]): one["count_all"] for one in counted}, until)
+    return AlertCounts(
+        {TenantDevice(one["tenant"], one["device"]): one["count_all"] for one in counted},
+        until,
+        until is not None and until >= end - _FRESH,
+    )

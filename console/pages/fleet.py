@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
 from console.asked import NO_CANARIES, Box, local_text, moment_asked, part_asked
-from console.completeness import STATES
+from console.completeness import STATES, not_covered
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
 from console.fixes import LastFix, LastFixes, day_span, fix_columns, fix_numbers
@@ -110,14 +110,19 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
     devices = [one.device for one in shown]
     span = day_span(now.astimezone(clock.zone).replace(hour=0, minute=0, second=0, microsecond=0))
     usage = usage_of(console.lake, devices, *span)
+    lacking = not_covered(console.lake, "usage", "Usage covers", now, clock)
     alerts = alerts_of(console.lake, now - _ALERTS, now)
+    late = (
+        "" if alerts.is_known or alerts.until is None else f"Alerts: none collected since {clock.text(alerts.until)}."
+    )
+    no_canaries = NO_CANARIES * (len(asked) < len(everything))
     console.log_fleet_access(query.viewer, "console fleet")
     table = Table(
         "devices",
         "Devices",
-        COLUMNS,
+        tuple(replace(one, title="Today so far") if lacking and one.key == "today_m" else one for one in COLUMNS),
         tuple(_row(one, usage.get(one.device), alerts, now) for one in shown),
-        note=" ".join(filter(None, (part.note, _note(fixes, at), NO_CANARIES * (len(asked) < len(everything))))),
+        note=" ".join(filter(None, (part.note, _note(fixes, at), lacking, late, no_canaries))),
         empty="no device matches",
         links=part.links,
     )
@@ -188,7 +193,7 @@ def _row(one: Seen, usage: DayUsage | None, alerts: AlertCounts, now: datetime) 
         # a silent device may drive now
         "speed_mps": fix.speed_mps if fix and one.state != "silent" else None,
         "today_m": usage.distance_m if usage else None,
-        "alerts": alerts.count(device, now - _ALERTS),
+        "alerts": alerts.count(device),
         "records": one.records,
         "registry": one.registry,
         "region": fix.region if fix else None,
@@ -249,7 +254,7 @@ def _note(fixes: LastFixes, at: datetime | None) -> str:
         return "The lake has no records yet."
     said = (
         "Records: whether all records until five minutes before are received. Today: metered distance of the day. "
-        "Alerts: of the last hour."
+        "Alerts: of the last hour; without one, unknown if the job of the verdicts wrote nothing for five minutes."
     )
     earlier = "A device of which no fix until then was found is unknown."
     return said if at is None else f"{said} {earlier}"

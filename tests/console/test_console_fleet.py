@@ -19,7 +19,8 @@ from console.fixes import LastFix, LastFixReader, fix_columns, fix_numbers
 from console.page import as_json
 from console.pages import fleet
 from tests.console.conftest import NOW, Served, Tab, console_of
-from tests.system.lake_of_fixes import LakeFix, ingest, lake_of
+from tests.console.test_console_alerts import alert
+from tests.system.lake_of_fixes import LakeFix, derive, ingest, lake_of
 from tests.usage_rows import usage_row
 from waybill.record import IntervalSet, Tombstone
 
@@ -150,7 +151,32 @@ def test_the_distance_of_a_day_is_the_sum_of_its_zones_within_the_day_and_unknow
 def test_alerts_are_unknown_until_some_were_collected(tmp_path: Path) -> None:
     lake_of(tmp_path / "lake")
     counts = alerts_of(console_of(tmp_path / "lake").lake, NOW - timedelta(hours=1), NOW)
-    assert counts.count(TenantDevice("acme", "v1"), NOW) is None
+    assert counts.count(TenantDevice("acme", "v1")) is None
+
+
+@pytest.mark.parametrize(("minutes", "count"), [(4, 0), (50, None)])
+def test_a_device_without_an_alert_has_none_only_if_alerts_were_just_collected(
+    tmp_path: Path, minutes: int, count: int | None
+) -> None:
+    lake, at = lake_of(tmp_path / "lake"), NOW - timedelta(minutes=minutes)
+    lake.append("alerts", [alert("a", at, tenant="acme", device="v2", collected_at=at)])
+    counts = alerts_of(console_of(tmp_path / "lake").lake, NOW - timedelta(hours=1), NOW)
+    assert [counts.count(TenantDevice("acme", name)) for name in ("v1", "v2")] == [count, 1]
+
+
+def test_the_distance_of_today_is_so_far_while_usage_waits(tmp_path: Path) -> None:
+    lake = lake_of(tmp_path / "lake")
+
+    def shown() -> tuple[str, bool]:
+        table = fleet.page(console_of(tmp_path / "lake"), Query()).tables[0]
+        (title,) = (one.title for one in table.columns if one.key == "today_m")
+        return title, "Usage covers records up to 2026-01-05 10:59:00 UTC; 1 commit" in table.note
+
+    ingest(lake, [LakeFix("v1", 1, NOW - timedelta(minutes=2), 1.0, 1.0)])
+    derive(lake, "usage", [usage_row("v1", NOW - timedelta(hours=1), distance_mm=[0, 0, 0, 8000], tenant="acme")])
+    assert shown() == ("Today", False)
+    ingest(lake, [LakeFix("v1", 2, NOW - timedelta(minutes=1), 1.0, 1.0)])
+    assert shown() == ("Today so far", True)
 
 
 # Fleets of odd places and of many devices.
