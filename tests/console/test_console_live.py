@@ -229,3 +229,56 @@ def test_an_update_moves_points_and_cells_and_neither_camera_nor_focus(
     )
     page.close()
     assert tab.faults == []
+
+
+def test_only_a_visible_tab_holds_a_stream_and_a_lost_stream_is_opened_again(
+    live: Served, console: Console, browser: Any
+) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    answers = {"hangs": lambda _: None, "works": lambda one: one.continue_()}
+    answers |= {str(code): lambda one, code=code: one.fulfill(status=code) for code in (401, 503)}
+    answer = "works"
+
+    def answer_it(route: Any) -> None:
+        asked.append(answer)
+        answers[answer](route)
+
+    page.route("**/live", answer_it)
+    page.clock.install()
+    tab = Tab(page, live.url)
+    tab.open(live.url)
+    works, lost = (
+        f"return document.querySelector('.live').textContent.startsWith('Live: {text}')"
+        for text in ("the topics of hq", "no update since 2026-01-05")
+    )
+
+    def hide(is_hidden: str) -> None:
+        page.evaluate(
+            f"() => {{ Object.defineProperty(document, 'hidden', {{ value: {is_hidden}, configurable: true }});"
+            " document.dispatchEvent(new Event('visibilitychange')) }"
+        )
+
+    def wait_for(is_so: Callable[[], bool], passing_s: int = 0) -> None:
+        until = time.monotonic() + 20
+        while not is_so():
+            assert time.monotonic() < until
+            page.clock.fast_forward(passing_s * 1000)
+            page.wait_for_timeout(20)
+
+    tab.wait_for(works)
+    hide("true")
+    wait_for(lambda: console.feed.watchers == 0)
+    answer = "hangs"
+    hide("false")
+    tab.wait_for(lost)
+    for after in ("503", "503", "works"):
+        answer = after
+        begun = len(asked)
+        wait_for(lambda begun=begun: len(asked) > begun, passing_s=5)  # type: ignore[misc]
+    tab.wait_for(works)
+    loaded: list[str] = []
+    page.on("load", lambda _: loaded.append("again"))
+    answer = "401"
+    wait_for(lambda: bool(loaded), passing_s=5)
+    page.close()

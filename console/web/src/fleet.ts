@@ -244,8 +244,8 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       if (map.getZoom() >= 10 && fleet.count <= mostLabels) show(map, "labels", labels(fleet));
       element.dataset.updates = String(Number(element.dataset.updates ?? "0") + 1);
     },
-    (since) => {
-      said.textContent = `Live: no update since ${fleet.text(since)}. Ages and states are of then. Reload the page if this stays.`;
+    () => {
+      said.textContent = `Live: no update since ${fleet.text(fleet.now)}. Ages and states are of then. Reload the page if this stays.`;
     },
   );
 }
