@@ -284,6 +284,7 @@ def _island(
         "now": ms_of(now),
         "silent_s": SILENT_S,
         "moving_mps": MOVING_MPS,
+        "without_fix": Counter(one.state for one in matching if one.fix is None),
         "fences": features_of(console.fences.in_force(query.viewer, now)),
         "tracks": tracks,
     }

@@ -186,6 +186,8 @@ class Stream:
 
 @pytest.fixture
 def live(console: Console) -> Iterator[Served]:
+    """Its device v0 has no fix that is shown: the only one is of the future."""
+    ingest(console.lake.lake, [LakeFix("v0", 1, NOW + timedelta(hours=1), 48.0, 11.0)])
     yield from serving(console, Viewer("x", frozenset({"acme"})))
 
 
@@ -214,7 +216,9 @@ def test_an_update_moves_points_and_cells_and_neither_camera_nor_focus(
     page = browser.new_page(viewport={"width": 1000, "height": 600})
     tab = Tab(page, live.url)
     tab.open(live.url)
-    page.evaluate("() => document.querySelector('#devices a').focus()")
+    unknown = "() => document.querySelector('.facts dd[data-key=unknown]').textContent.trim()"
+    assert page.evaluate(unknown) == "2"
+    page.evaluate("() => document.querySelector('tr[data-id=\"acme/v1\"] a').focus()")
     camera = "() => JSON.stringify(document.querySelector('[data-island]').waybillMap.getBounds())"
     before = page.evaluate(camera)
     topic.take("acme", message("v1", (-1, 48.5, 11.5)))
@@ -222,6 +226,7 @@ def test_an_update_moves_points_and_cells_and_neither_camera_nor_focus(
         "return document.querySelector('tr[data-id=\"acme/v1\"] [data-key=age_s]').textContent.trim() === '1 s'"
     )
     tab.wait_for("return document.querySelector('.live').textContent.startsWith('Live: the topics of hq.')")
+    assert page.evaluate(unknown) == "2"
     assert page.evaluate(camera) == before
     assert page.evaluate("() => document.activeElement.textContent.trim()") == "v1"
     assert "11:59:59" in page.text_content("tr[data-id='acme/v1'] [data-key=time]") or "10:59:59" in page.text_content(

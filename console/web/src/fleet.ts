@@ -225,6 +225,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
   });
   finish(element, map);
   if (!data["live"]) return;
+  const withoutFix = data["without_fix"] as Partial<Counts>;
   const loaded = `Today, records, alerts and registry are of ${fleet.text(fleet.now)}.`;
   follow(
     data["live"] as string,
@@ -236,7 +237,7 @@ export async function draw(element: HTMLElement, data: Record<string, unknown>):
       legend(entries(counts));
       for (const state of states) {
         const fact = document.querySelector(`.facts dd[data-key="${state}"]`);
-        const text = counts[state].toLocaleString("en");
+        const text = (counts[state] + (withoutFix[state] ?? 0)).toLocaleString("en");
         if (fact && fact.textContent !== text) fact.textContent = text;
       }
       layer.stale = true;
