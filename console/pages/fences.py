@@ -16,11 +16,13 @@ from console.page import Clock, Column, Fact, Field, Island, Kind, Page, Row, Ta
 from console.pages.fleet import features_of
 from console.reference import FenceVersion
 from geo.reference.in_force import RefusedVersion
-from geo.spatial import Gate
+from geo.spatial import Fence, Gate
 from geo.spatial.geodesic import WGS84
 from geo.spatial.weekly import DAYS, Weekly
 
 MAX_SHOWN: Final = 2_000
+MOST_COMPARED: Final = 10_000
+"""Corners of two areas together. Combs that lie across each other meet as often as the product of their teeth."""
 ALWAYS: Final = "always"
 """The key of a version that always was in force; others have the time from which they are."""
 STATES: Final = ("in force", "coming", "past")
@@ -128,6 +130,7 @@ def fence_page(console: Console, query: Query) -> Page:
             changes(old, new) if old else [],
             lambda one: one,
             note=f"From {_key_text(old, clock)} to {_key_text(new, clock)}."
+            + (f" More than {MOST_COMPARED:,} corners: too many to compare the areas." if _is_large(old, new) else "")
             if old
             else "There is no version before this one.",
             empty="nothing changed" if old else "nothing to compare",
@@ -256,10 +259,16 @@ def _ring_m2(ring: Any) -> float:
 
 
 def _parts(old: FenceVersion | None, new: FenceVersion) -> tuple[Any, Any]:
-    """What is added to the area and what is removed; None where there are no two areas."""
-    if old is None or isinstance(old.made, Gate) or isinstance(new.made, Gate):
+    """What is added to the area and what is removed; None where there are no two areas, or too many corners."""
+    if old is None or isinstance(old.made, Gate) or isinstance(new.made, Gate) or _is_large(old, new):
         return None, None
     return new.made.shape.difference(old.made.shape), old.made.shape.difference(new.made.shape)
+
+
+def _is_large(old: FenceVersion, new: FenceVersion) -> bool:
+    """Whether the areas have so many corners that their difference may take very long."""
+    areas = [one.made.shape for one in (old, new) if isinstance(one.made, Fence)]
+    return sum(map(shapely.get_num_coordinates, areas)) > MOST_COMPARED
 
 
 def _facts(old: FenceVersion | None, new: FenceVersion, now: datetime) -> Iterable[Fact]:

@@ -14,7 +14,7 @@ from console.context import LOCAL, Console, Query, Viewer
 from console.errors import BadQuery, NotThere
 from console.lake import OpenLake
 from console.page import as_json
-from console.pages import fleet
+from console.pages import fences, fleet
 from console.pages.fences import fence_page, page, windows_text
 from console.pages.happenings import events_page
 from geo.reference.messages import Kind
@@ -97,6 +97,15 @@ def test_the_difference_of_two_versions_adds_up(console):
     changed = {row["property"]: (row["before"], row["after"]) for row in shown.tables[0].rows}
     assert changed["effective_from"] == ("not set", "2026-03-01T00:00:00Z")
     assert "border" in changed
+
+
+def test_areas_with_too_many_corners_are_not_compared_and_the_page_says_so(console, monkeypatch):
+    monkeypatch.setattr(fences, "MOST_COMPARED", 9)
+    shown = fence_page(console, query(**{"from": "always", "to": "2026-03-01T00:00:00Z"}))
+    facts = {fact.key: fact.value for fact in shown.facts}
+    assert (facts["added_km2"], facts["removed_km2"]) == (None, None)
+    assert "too many to compare" in shown.tables[0].note
+    assert facts["area_km2"] > 0
 
 
 def test_without_a_query_the_version_in_force_is_held_against_the_one_before(console):
