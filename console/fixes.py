@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -24,12 +25,12 @@ from geo.spatial import TrackSettings, valid_positions
 
 _COLUMNS: Final = (
     *("tenant", "device", "region", "device_time", "received_at", "latitude", "longitude"),
-    *("speed_mps", "heading_deg", "accuracy_m", "kind", "device_date"),
+    *("speed_mps", "heading_deg", "accuracy_m", "kind", "device_date", "ingested_at"),
 )
 FIRST: Final = datetime(1971, 1, 1, tzinfo=UTC)
 """A fix before it has the time of a clock that was never set."""
-_AHEAD: Final = timedelta(days=1)
-"""A fix whose device time is this far after the time of the read is left out: its clock is wrong."""
+AHEAD: Final = timedelta(minutes=10)
+"""A fix whose device time is this far after its receipt is left out: its clock is wrong. It replaces no other."""
 
 
 class LastFix(NamedTuple):
@@ -59,12 +60,14 @@ class LastFix(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LastFixes:
     """`of`: by device. `left_out`: fixes of the files that were read that cannot be used: at 0°/0°, outside the world,
-    ahead of the clock, or before FIRST. `files`: how many were read; 0 if there are no records.
+    ahead of the clock, or before FIRST. `files`: how many were read; 0 if there are no records. `ahead`: how many of
+    each device are ahead of the clock.
     """
 
     of: dict[TenantDevice, LastFix]
     left_out: int
     files: int
+    ahead: Mapping[TenantDevice, int] = field(default_factory=dict)
 
 
 class LastFixReader:
@@ -119,7 +122,7 @@ class LastFixReader:
             if known is None or known[:2] != (moment, version) or not later <= known[3].keys():
                 known = self._earlier = moment, version, *self._before(moment, later)
         found = {device: fix for device in later if (fix := known[3][device]) is not None}
-        return LastFixes(newest.of | found, newest.left_out, newest.files + known[2])
+        return replace(newest, of=newest.of | found, files=newest.files + known[2])
 
     def _read_erasures(self) -> bool:
         version = self._lake.version(ERASURES) if self._lake.has(ERASURES) else -1
@@ -136,7 +139,7 @@ class LastFixReader:
             newest = max(fix.time for fix in erased.values())
             count, found = self._before(newest, {*erased})
             known = {device: fix for device, fix in (self._state.of | found).items() if fix is not None}
-            self._state = LastFixes(known, self._state.left_out, self._state.files + count)
+            self._state = replace(self._state, of=known, files=self._state.files + count)
 
     def _rows(self, files: StoredFiles, where: list[Condition]) -> pa.Table:
         """Positions that are not erased."""
@@ -152,7 +155,7 @@ class LastFixReader:
         files = files.within("device", [(one, one) for one in names])
         for some, until in self._back(files.between("device_time", high=moment)):
             count += len(some)
-            for fix in newest_fixes(self._rows(some, [("device_time", "<", before)]), before, self._tracks)[0]:
+            for fix in newest_fixes(self._rows(some, [("device_time", "<", before)]), before, self._tracks).of.values():
                 if fix.of_device in found:
                     held = found[fix.of_device]
                     found[fix.of_device] = fix if held is None or fix.time > held.time else held
@@ -161,11 +164,11 @@ class LastFixReader:
         return count, found
 
     def _look_back(self, stored: StoredFiles, now: datetime) -> None:
-        """Records without a day, and days ahead of the clock, have a wrong clock."""
+        """Records without a day have a wrong clock."""
         lake = self._lake.lake
         rows = lake.coverage_rows(lake.coverage_manifest(self._lake.newest_number("records", INGEST)))
         expected = {*map(TenantDevice, rows["tenant"].to_pylist(), rows["device"].to_pylist())}
-        for some, until in self._back(stored.of_days(last=(now + _AHEAD).date())):
+        for some, until in self._back(stored.of_days()):
             self._add(some, now)
             known = self._state.of
             if until and all((fix := known.get(one)) is not None and fix.time >= until for one in expected):
@@ -188,28 +191,45 @@ class LastFixReader:
 
     def _add(self, files: StoredFiles, now: datetime) -> None:
         rows = self._rows(files, [("ingest_number", ">", self._number)])
-        found, left_out = newest_fixes(rows, now + _AHEAD, self._tracks)
-        known = dict(self._state.of)
-        for fix in found:
-            held = known.get(fix.of_device)
+        found, state = newest_fixes(rows, now, self._tracks), self._state
+        known = dict(state.of)
+        for device, fix in found.of.items():
+            held = known.get(device)
             if held is None or fix.time >= held.time:
-                known[fix.of_device] = fix
-        self._state = LastFixes(known, self._state.left_out + left_out, self._state.files + len(files))
+                known[device] = fix
+        ahead = Counter(state.ahead) + Counter(found.ahead) if found.ahead else state.ahead
+        self._state = LastFixes(known, state.left_out + found.left_out, state.files + len(files), ahead)
 
 
-def newest_fixes(rows: pa.Table, before: datetime, tracks: TrackSettings) -> tuple[list[LastFix], int]:
-    """The newest usable position of each device, and how many positions cannot be used."""
+def newest_fixes(rows: pa.Table, now: datetime, tracks: TrackSettings) -> LastFixes:
+    """The newest usable position of each device of some rows. Of the clocks that a row was received by, of its ingest,
+    and `now`, the one in the middle decides, so one of them may be wrong.
+    """
     latitude = pc.fill_null(rows["latitude"], float("nan")).to_numpy()
     longitude = pc.fill_null(rows["longitude"], float("nan")).to_numpy()
     usable = usable_positions(latitude, longitude, tracks)
     kind = rows["device_time"].type
-    usable &= pc.less(rows["device_time"], pa.scalar(before, kind)).to_numpy(zero_copy_only=False)
+    read_us = round(now.timestamp() * 1_000_000)
+    time_us, received_us, ingested_us = (
+        pc.fill_null(rows[name].cast(pa.int64()), read_us).to_numpy()
+        for name in ("device_time", "received_at", "ingested_at")
+    )
+    later_us = np.minimum(np.maximum(received_us, ingested_us), read_us)
+    middle_us = np.maximum(np.minimum(received_us, ingested_us), later_us)
+    is_ahead = time_us > middle_us + AHEAD // timedelta(microseconds=1)
+    ahead = rows.filter(pa.array(is_ahead)).group_by(["tenant", "device"]).aggregate([([], "count_all")]).to_pylist()
+    usable &= ~is_ahead
     usable &= pc.greater_equal(rows["device_time"], pa.scalar(FIRST, kind)).to_numpy(zero_copy_only=False)
     left_out = int(len(usable) - np.count_nonzero(usable))
     kept = rows.filter(pa.array(usable)).sort_by([("device_time", "ascending")])
-    asked = [name for name in _COLUMNS if name not in ("tenant", "device", "kind", "device_date")]
+    asked = [name for name in _COLUMNS if name not in ("tenant", "device", "kind", "device_date", "ingested_at")]
     last = kept.group_by(["tenant", "device"], use_threads=False).aggregate([(name, "last") for name in asked])
-    return [_fix(row) for row in last.to_pylist()], left_out
+    return LastFixes(
+        {fix.of_device: fix for fix in map(_fix, last.to_pylist())},
+        left_out,
+        0,
+        {TenantDevice(row["tenant"], row["device"]): row["count_all"] for row in ahead},
+    )
 
 
 def usable_positions(

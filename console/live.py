@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -16,12 +16,11 @@ from cloud_jobs.config import CloudSettings
 from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasures
-from console.fixes import FIRST, LastFix, LastFixes, LastFixReader, fix_columns, fix_numbers, usable_positions
+from console.fixes import AHEAD, FIRST, LastFix, LastFixes, LastFixReader, fix_columns, fix_numbers, usable_positions
 from console.health.bounded import plain
 from waybill.record import DEVICE_PATTERN, Kind
 
 _POLL_S: Final = 2.0
-_AHEAD: Final = timedelta(days=1)
 _FIRST_US: Final = round(FIRST.timestamp() * 1_000_000)
 _FIRST_ROOM: Final = 1024
 
@@ -80,7 +79,7 @@ class FixStore:
                 for device, fix in self._fixes.items()
                 if (held := known.of.get(device)) is None or fix.time > held.time
             }
-        return LastFixes(known.of | fresh, known.left_out, known.files) if fresh else known
+        return replace(known, of=known.of | fresh) if fresh else known
 
     def devices(self, begin: int = 0) -> list[TenantDevice]:
         """The devices from a number on, in the order in which they became known."""
@@ -224,7 +223,7 @@ class LiveFeed:
             self.malformed += 1
             return None
         now = self._now()
-        before_us = round((now + _AHEAD).timestamp() * 1_000_000)
+        before_us = round((now + AHEAD).timestamp() * 1_000_000)
         good = (
             (columns.kind == Kind.POSITION)
             & (columns.device_time_us < before_us)

@@ -17,11 +17,11 @@ from console.context import Console, Query
 from console.counts import OUTSIDE, DayUsage, usage_of
 from console.device_day import QUARTER, DeviceDay, Hole, Quarter, track_columns
 from console.errors import BadQuery, NotThere
-from console.fixes import LastFix, day_span
+from console.fixes import AHEAD, LastFix, day_span
 from console.http import clock_of
 from console.movements import Movements
 from console.page import UNKNOWN, Clock, Column, Fact, Field, Island, Kind, Page, Row, Table, address, finite
-from console.pages.fleet import features_of, state_of
+from console.pages.fleet import CLOCKS, features_of, state_of
 from console.reference import FenceVersion
 from geo.spatial import Fence, ZoneSet
 
@@ -92,7 +92,8 @@ def page(console: Console, query: Query) -> Page:
     """The page of the device that the path names. Raises NotThere for one that the viewer may not see."""
     device = TenantDevice(query.path["tenant"], query.path["device"])
     now = console.now()
-    fix = console.feed.fixes(now).of.get(device)
+    fixes = console.feed.fixes(now)
+    fix, ahead = fixes.of.get(device), fixes.ahead.get(device, 0)
     streams = console.completeness.read().of_device(device)
     account = console.reference.account_of(now).get(device)
     if not query.viewer.sees_device(device, account) or not (fix or streams or account):
@@ -135,7 +136,7 @@ def page(console: Console, query: Query) -> Page:
         island=Island("device", lambda: _island(console.fences.versions(query.viewer, end), track, start))
         if len(track.tracks.row)
         else None,
-        warnings=(*_erased(console, device, of_day), *_warnings(of_day, track)),
+        warnings=(*_clock_faults(fix, ahead, now), *_erased(console, device, of_day), *_warnings(of_day, track)),
         state={"day": day.isoformat(), **query.state("fixes", "at")},
         form=(Field("day", "Day", type="date"),),
         template="device.html",
@@ -171,6 +172,20 @@ def _warnings(of_day: DeviceDay, track: Movements) -> tuple[str, ...]:
     cut = f"Only the first {of_day.rows.num_rows:,} records of the day are shown."
     empty = "No position of this day can be drawn."
     return (*([cut] if of_day.is_cut else []), *([] if len(track.tracks.row) else [empty]))
+
+
+def _clock_faults(fix: LastFix | None, ahead: int, now: datetime) -> list[str]:
+    """Why the state is unknown, or the last fix older than others."""
+    found = []
+    if fix is not None and fix.time > now + CLOCKS:
+        seconds = (fix.time - now).total_seconds()
+        found.append(f"The last fix is {seconds:,.0f} s ahead of this console's clock, so the state now is unknown.")
+    if ahead:
+        limit = AHEAD // timedelta(minutes=1)
+        found.append(
+            f"Positions left out of the last fix, as their time is over {limit} min after their receipt: {ahead:,}."
+        )
+    return found
 
 
 def _erased(console: Console, device: TenantDevice, of_day: DeviceDay) -> tuple[str, ...]:

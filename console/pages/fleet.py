@@ -157,9 +157,10 @@ def seen_devices(console: Console, query: Query, fixes: LastFixes, now: datetime
         if not sees(device, account):
             continue
         fix = fixes.of.get(device)
-        if fix is not None and fix.time > (now if query.get("at") else now + CLOCKS):
+        if fix is not None and query.get("at") and fix.time > now:
             fix = None
-        state = state_of(fix, now) if fix else "silent" if device in records and device not in fixes.of else UNKNOWN
+        is_silent = device in records and device not in fixes.of and device not in fixes.ahead
+        state = state_of(fix, now) if fix else "silent" if is_silent else UNKNOWN
         found.append(
             Seen(device, fix, account.id if account else "none", state, records.get(device, UNKNOWN), registry(device))
         )
@@ -209,6 +210,8 @@ def _facts(matching: Sequence[Seen], fixes: LastFixes, now: datetime, query: Que
     facts += [Fact(name, name.capitalize(), states[name], Kind.COUNT) for name in _MOTION]
     if fixes.left_out and query.viewer.sees_all:
         facts.append(Fact("left_out", "Positions not used, all devices", fixes.left_out, Kind.COUNT))
+        if fixes.ahead:
+            facts.append(Fact("ahead", "Of these, ahead of the clock", sum(fixes.ahead.values()), Kind.COUNT))
     newest = _stopped(sorted(one.fix.time for one in matching if one.state == "silent" and one.fix), len(matching))
     if newest is not None and now - newest > _LONG_AGO:
         href = query.address_with("/", at=newest.isoformat().replace("+00:00", "Z"), page="")

@@ -98,6 +98,24 @@ def test_times_at_the_ends_of_the_calendar_and_days_that_never_were_are_refused(
                 happenings.events_page(sold, Query(asked={name: text}))
 
 
+def test_a_fix_far_ahead_replaces_none_and_a_wrong_clock_of_the_console_hides_none(tmp_path: Path) -> None:
+    lake, far, near = lake_of(tmp_path / "lake"), timedelta(hours=20), timedelta(minutes=3)
+    ingest(lake, [LakeFix("v1", 1, NOW, 1.0, 1.0), LakeFix("v1", 2, NOW + far, 2.0, 2.0, received=NOW)])
+    ingest(lake, [LakeFix("near", 1, NOW + near, 3.0, 3.0, received=NOW)])
+    ingest(lake, [LakeFix("far", 1, NOW + far, 3.0, 3.0, received=NOW)])
+    console = console_of(tmp_path / "lake")
+    for days in (3, 0):
+        # the host's clock is behind at the start, and right later
+        console.now = lambda days=days: NOW - timedelta(days=days)  # type: ignore[misc]
+        page = fleet.page(console, Query())
+        rows = {row["device"]: (row["latitude"], row["state"]) for row in page.tables[0].rows}
+        assert (rows["v1"][0], rows["near"], rows["far"]) == (1.0, (3.0, "unknown"), (None, "unknown"))
+        assert {fact.key: fact.value for fact in page.facts}["ahead"] == 2
+    said = [device.page(console, Query(path={"tenant": "acme", "device": one})).warnings for one in ("near", "far")]
+    assert "180 s ahead of this console's clock" in said[0][0]
+    assert said[1][0].endswith("over 10 min after their receipt: 1.")
+
+
 def test_a_clock_a_little_ahead_is_shown_and_one_that_was_never_set_is_not(tmp_path: Path) -> None:
     lake = lake_of(tmp_path / "lake")
     ahead, unset = (NOW + timedelta(seconds=2), NOW.replace(year=1970))

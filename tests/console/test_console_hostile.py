@@ -58,7 +58,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seq, where in enumerate(PLACES, 1)
     ]
     ahead = datetime(2099, 1, 1, tzinfo=UTC)
-    fixes += [LakeFix("future", 1, ahead, 1.0, 1.0, tenant="rival")]
+    fixes += [LakeFix("future", 1, ahead, 1.0, 1.0, tenant="rival", received=NOW)]
     fixes += [LakeFix(SECRET, seq, NOW - timedelta(seconds=60 - seq), 48.1, 11.5) for seq in range(1, 30)]
     ingest(lake, fixes)
     return place

@@ -43,6 +43,7 @@ class LakeFix(NamedTuple):
     text: str | None = "{}"
     """Of a signal, or the attributes of an event."""
     mapping: str | None = None
+    received: datetime | None = None
 
 
 def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
@@ -92,6 +93,7 @@ def _row(fix: LakeFix) -> dict[str, Any]:
     day = None if fix.is_far_off else date(fix.time.year, fix.time.month, fix.time.day)
     row = fix._asdict()
     del row["is_far_off"]
+    received = row.pop("received") or fix.time
     if fix.kind != "position":
         row |= {"latitude": None, "longitude": None}
     else:
@@ -99,9 +101,9 @@ def _row(fix: LakeFix) -> dict[str, Any]:
     return row | {
         "epoch": 7,
         "device_time": fix.time,
-        "received_at": fix.time + timedelta(seconds=1),
+        "received_at": received + timedelta(seconds=1),
         "device_date": day,
-        "ingested_at": fix.time + timedelta(seconds=2),
+        "ingested_at": received + timedelta(seconds=2),
     }
 
 
