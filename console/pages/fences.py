@@ -268,7 +268,7 @@ def _parts(old: FenceVersion | None, new: FenceVersion) -> tuple[Any, Any]:
 def _is_large(old: FenceVersion, new: FenceVersion) -> bool:
     """Whether the areas have so many corners that their difference may take very long."""
     areas = [one.made.shape for one in (old, new) if isinstance(one.made, Fence)]
-    return sum(map(shapely.get_num_coordinates, areas)) > MOST_COMPARED
+    return sum(int(shapely.get_num_coordinates(one)) for one in areas) > MOST_COMPARED
 
 
 def _facts(old: FenceVersion | None, new: FenceVersion, now: datetime) -> Iterable[Fact]:

@@ -188,10 +188,9 @@ def _lacks(
     console: Console, query: Query, asked: Selection, read: Callable[[OpenLake, Selection], list[Any]]
 ) -> tuple[str, ...]:
     """What has not been computed of the span yet. An alert is there without its record."""
-    table = {events: "geofence_events", encounters: "encounters"}.get(read)
-    if table is None:
+    if read not in {events, encounters}:
         return ()
-    what = "Events cover" if read is events else "Encounters cover"
+    table, what = ("geofence_events", "Events cover") if read is events else ("encounters", "Encounters cover")
     said = not_covered(console.lake, table, what, asked.end, clock_of(console, query))
     return (said,) if said else ()
 
