@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -75,8 +76,10 @@ def test_a_page_that_fails_names_nothing_of_its_inside(tmp_path: Path) -> None:
 
     endpoint = Renderer(console_of(tmp_path / "lake"), Assets.built()).endpoint(view)
     lake_of(tmp_path / "lake")
-    transport = httpx.ASGITransport(Starlette(routes=[Route("/", endpoint)]))
-    answer = asyncio.run(httpx.AsyncClient(transport=transport).get("http://localhost/"))
+    # in a thread of its own: a browser of another test keeps an event loop in this one
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(Starlette(routes=[Route("/", endpoint)])))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(lambda: asyncio.run(client.get("http://localhost/"))).result()
     assert answer.status_code == 500
     assert "This page failed" in answer.text
     assert "inside" not in answer.text
