@@ -34,11 +34,13 @@ export const placeAt = (places: Places, at: number): Place => [
 export const onward = (longitude: number, before: number | undefined): number =>
   before === undefined ? longitude : longitude - 360 * Math.round((longitude - before) / 360);
 
-/** Lines of consecutive places; each begins at one of `begins`. A line across the antimeridian goes on beyond it. */
-export function linesOf(places: Places, begins: Int32Array): Place[][] {
+/** Lines of consecutive places, or of one in `each` of them and the last; each line begins at one of `begins`. A line across the antimeridian goes on beyond it. */
+export function linesOf(places: Places, begins: Int32Array, each = 1): Place[][] {
   return Array.from(begins, (begin, piece) => {
     const line: Place[] = [];
-    for (let at = begin; at < (begins[piece + 1] ?? places.longitude.length); at += 1) {
+    const end = begins[piece + 1] ?? places.longitude.length;
+    for (let at = begin; at < end; at += 1) {
+      if ((at - begin) % each && at + 1 < end) continue;
       const [longitude, latitude] = placeAt(places, at);
       line.push([onward(longitude, line[line.length - 1]?.[0]), latitude]);
     }

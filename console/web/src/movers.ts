@@ -22,6 +22,7 @@ export type State = (typeof states)[number];
 /** Not seen yet: the device is not drawn. */
 const absent = -1;
 const movingCms = 80;
+const mostPlaces = 100_000;
 
 /** What the layer draws: for each device both positions (high and low parts), both times in seconds, and its state. */
 export interface Vertices {
@@ -159,7 +160,9 @@ export class Movers implements Vertices {
 
   /** The lines that were driven, without the gaps. */
   lines(): Place[][] {
-    return linesOf(this.places, this.begins).filter((line) => line.length > 1);
+    // they are the background: with many fixes a few give the same picture at a fraction of the memory
+    const each = Math.ceil(this.t.length / mostPlaces);
+    return linesOf(this.places, this.begins, each).filter((line) => line.length > 1);
   }
 
   /** The places of each device. */
