@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 PROJECT_FILES = ("edge_agent/__init__.py", "waybill/commands.py", "cloud_jobs/__init__.py", "deploy/__init__.py")
 
@@ -33,7 +33,10 @@ def write_wheel(
     texts[f"{info}/RECORD"] = "".join(lines) + f"{info}/RECORD,,\n"
     with ZipFile(target, "w") as archive:
         for path, text in texts.items():
-            archive.writestr(path, text)
+            # a time of its own: a wheel made two seconds later would have another digest
+            member = ZipInfo(path)
+            member.external_attr = 0o600 << 16
+            archive.writestr(member, text)
     return target
 
 
