@@ -200,16 +200,23 @@ def first_paint_s(page: Any) -> float:
 # The parts.
 
 
-def live() -> bool:
+@contextmanager
+def live_page() -> Iterator[tuple[Any, Any]]:
+    """A browser, and its page of a fleet of LIVE_DEVICES, once it is drawn."""
     with benchmark_folder("console") as folder, ExitStack() as stack:
         Lake(folder / "lake").create()
         url, _ = stack.enter_context(server(folder / "lake", LIVE_DEVICES))
         made = stack.enter_context(browser())
         page = made.new_page(viewport={"width": 1280, "height": 800})
-        # the table of all devices would be what is measured: the page shows those of a box, the map all
+        # the fleet of the server is complete by then
         time.sleep(3)
         page.goto(url)
         wait_until_drawn(page)
+        yield made, page
+
+
+def live() -> bool:
+    with live_page() as (made, page):
         page.wait_for_timeout(min(5_000, LIVE_S * 1000))
         heap = _heap_mb(page)
         events = traced(made, page, LIVE_S)
@@ -226,14 +233,7 @@ def live() -> bool:
 
 
 def endurance() -> bool:
-    with benchmark_folder("console") as folder, ExitStack() as stack:
-        Lake(folder / "lake").create()
-        url, _ = stack.enter_context(server(folder / "lake", LIVE_DEVICES))
-        made = stack.enter_context(browser())
-        page = made.new_page(viewport={"width": 1280, "height": 800})
-        time.sleep(3)
-        page.goto(url)
-        wait_until_drawn(page)
+    with live_page() as (_, page):
         heaps = []
         for seconds in (2 * 60, 8 * 60):
             page.wait_for_timeout(seconds * 1000)

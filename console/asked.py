@@ -55,12 +55,16 @@ def _nearest(text: str, known: list[str]) -> str:
 NO_CANARIES: Final = "Canaries are left out; choose their tenant to see them."
 
 
+def is_meant(query: Query, tenant: str) -> bool:
+    """Whether a page shows devices of a tenant: canaries only if a tenant is asked for."""
+    return bool(query.get("tenant")) or not is_canary(tenant)
+
+
 def visible_asked(
     console: Console, query: Query, devices: Collection[TenantDevice], during: tuple[datetime, datetime] | None = None
 ) -> Collection[TenantDevice]:
     """The devices that the viewer may see, without canaries unless a tenant is asked for."""
-    asked = [one for one in devices if query.get("tenant") or not is_canary(one.tenant)]
-    return console.visible(query.viewer, asked, during)
+    return console.visible(query.viewer, [one for one in devices if is_meant(query, one.tenant)], during)
 
 
 def moment_asked(query: Query, name: str, clock: Clock) -> datetime | None:

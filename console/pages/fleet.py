@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from cloud_jobs.billing.contracts import is_canary
 from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
-from console.asked import NO_CANARIES, Box, local_text, moment_asked, part_asked
+from console.asked import NO_CANARIES, Box, is_meant, local_text, moment_asked, part_asked
 from console.completeness import STATES, not_covered
 from console.context import Console, Query
 from console.counts import AlertCounts, DayUsage, alerts_of, usage_of
@@ -103,7 +102,7 @@ def page(console: Console, query: Query, *, rows_of_page: int = ROWS_OF_PAGE) ->
     if at is not None:
         fixes = console.last_fixes.at(at, fixes)
     everything = seen_devices(console, query, fixes, now)
-    asked = [one for one in everything if query.get("tenant") or not is_canary(one.device.tenant)]
+    asked = [one for one in everything if is_meant(query, one.device.tenant)]
     matching = _matching(asked, query)
     part = part_asked(query, "/", "page", each=rows_of_page, of=len(matching))
     shown = matching[part.begin : part.end]
