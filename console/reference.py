@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 import shapely
 
 from cloud_jobs.billing.contracts import Account
+from cloud_jobs.billing.contracts.prices import ANY_ZONE
 from cloud_jobs.billing.contracts.published import usable_contract
-from cloud_jobs.billing.contracts.tariff import ANY_ZONE, Tariff
+from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.reference.tables import in_force
 from console.lake import OpenLake

@@ -11,24 +11,15 @@ from cloud_jobs.billing.contracts.account import (
     is_canary,
 )
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer
+from cloud_jobs.billing.contracts.fees import Fee, Proration
 from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Address, Vat, VatCategory
 from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, FeeSpan, PayerContract, TariffSpan
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool, PoolKey, Price, TierMode
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.contracts.tariff import (
-    ANY_ZONE,
-    Cap,
-    CapSpan,
-    Fee,
-    Pool,
-    PoolKey,
-    Price,
-    Proration,
-    Tariff,
-    TierMode,
-    Window,
-)
+from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
+from cloud_jobs.billing.contracts.windows import Window
 
 __all__ = [
     "ANY_ZONE",

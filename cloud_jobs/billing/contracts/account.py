@@ -9,6 +9,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from cloud_jobs.billing.contracts.fees import Fees, repeated_ids
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
     Address,
@@ -28,7 +29,6 @@ from cloud_jobs.billing.contracts.fields import (
     VatId,
     WireName,
 )
-from cloud_jobs.billing.contracts.tariff import Fees, repeated_ids
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment
 

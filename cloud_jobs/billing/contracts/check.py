@@ -11,9 +11,11 @@ from pydantic import ValidationError
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
 from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
+from cloud_jobs.billing.contracts.fees import Every
+from cloud_jobs.billing.contracts.prices import ANY_ZONE
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.contracts.tariff import ANY_ZONE, Every, Tariff
+from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.reference.tables import in_force

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity, Payer, rate_id
 from cloud_jobs.billing.contracts.errors import ContractFault, Named
+from cloud_jobs.billing.contracts.fees import Fee
 from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID
 from cloud_jobs.billing.contracts.published import (
     EVER,
@@ -23,7 +24,7 @@ from cloud_jobs.billing.contracts.published import (
     moment_of,
     parsed,
 )
-from cloud_jobs.billing.contracts.tariff import CapSpan, Fee, Tariff
+from cloud_jobs.billing.contracts.tariff import CapSpan, Tariff
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp

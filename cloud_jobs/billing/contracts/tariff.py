@@ -2,205 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import date, datetime, time
-from decimal import Decimal
+from collections.abc import Iterator
 from enum import StrEnum
-from itertools import combinations, islice, pairwise
-from typing import Annotated, Final, Literal, NamedTuple, Self, get_args
+from itertools import combinations, islice
+from typing import Annotated, Final, Self
 
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import (
-    Amount,
-    Contract,
-    Currency,
-    Id,
-    SignedAmount,
-    SignedPercent,
-    Text,
-    UnitAmount,
-    Zone,
-    decimals_of,
-)
+from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, decimals_of
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool, Price
+from cloud_jobs.billing.contracts.windows import Window, quarter_text
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
-
-# Weekly price windows in local time, by quarters of an hour.
-
-Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-QUARTERS_OF_A_DAY: Final = 96
-QUARTERS_OF_A_WEEK: Final = 7 * QUARTERS_OF_A_DAY
-_MINUTES: Final = 15
-_NUMBER_OF: Final[dict[Weekday, int]] = {day: number for number, day in enumerate(get_args(Weekday))}
-
-
-def _on_a_quarter(given: object) -> time:
-    try:
-        made = given if isinstance(given, time) else time.fromisoformat(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError("write a time of the day, for instance 22:00:00") from None
-    if made.tzinfo is not None:
-        raise ValueError(f"{made} has an offset; windows use the payer's local time")
-    if made.minute % _MINUTES or made.second or made.microsecond:
-        raise ValueError(f"{made} is not on a quarter of an hour, the unit of usage")
-    return made
-
-
-TimeOfDay = Annotated[
-    time, PlainValidator(_on_a_quarter), PlainSerializer(lambda one: one.isoformat(), return_type=str, when_used="json")
-]
-
-
-class Window(Contract):
-    """A weekly window of local time, on quarters of an hour. `days`: the days on which it begins.
-
-    If `end` is not after `begin`, the window ends on the next day.
-    """
-
-    id: Id
-    days: tuple[Weekday, ...]
-    begin: TimeOfDay
-    end: TimeOfDay
-
-    @model_validator(mode="after")
-    def _has_days(self) -> Self:
-        if not self.days:
-            raise ValueError(f'window {self.id!r} has no days; write days = ["mon", "tue"], or so')
-        if len(set(self.days)) != len(self.days):
-            raise ValueError(f"window {self.id!r} names a day twice")
-        return self
-
-    @property
-    def quarters(self) -> frozenset[int]:
-        """Its quarters of the week, counted from Monday 00:00."""
-        begin, end = (one.hour * 4 + one.minute // _MINUTES for one in (self.begin, self.end))
-        length = (end - begin) % QUARTERS_OF_A_DAY or QUARTERS_OF_A_DAY
-        starts = (_NUMBER_OF[day] * QUARTERS_OF_A_DAY + begin for day in self.days)
-        return frozenset((start + number) % QUARTERS_OF_A_WEEK for start in starts for number in range(length))
-
-
-def quarter_text(quarter: int) -> str:
-    """A quarter of the week as text: `mon 06:15`."""
-    day, of_day = divmod(quarter, QUARTERS_OF_A_DAY)
-    return f"{get_args(Weekday)[day]} {of_day // 4:02}:{of_day % 4 * _MINUTES:02}"
-
-
-# Prices of a meter by zone and window: flat or in tiers.
-
-ANY_ZONE: Final = "*"
-"""The price of every zone that has none of its own; "" is what is outside all zones."""
-MAX_TIERS: Final = 100
-
-
-class TierMode(StrEnum):
-    """Graduated: each unit is priced by its own tier. Volume: all units by the tier of the whole quantity."""
-
-    GRADUATED = "graduated"
-    VOLUME = "volume"
-
-
-class Pool(StrEnum):
-    """Whose quantities are added up for tiers, allowances and caps: each device's or the whole account's."""
-
-    DEVICE = "device"
-    ACCOUNT = "account"
-
-
-class Tier(Contract):
-    """Units up to and including `up_to` (None: all above), in the unit of the price."""
-
-    up_to: Amount | None = None
-    unit_amount: UnitAmount
-
-
-class PoolKey(NamedTuple):
-    """The pool of a price in all versions of a tariff: by `pool_id`, or by the place of the price."""
-
-    is_of_account: bool
-    meter: Meter
-    pool_id: str
-    zone: str = ""
-    window: str = ""
-
-
-class Price(Contract):
-    """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
-
-    Each price has its own allowance, tiers and rounding; prices with the same `pool_id` share them. `step`: the units
-    that a pool pays for are rounded up to whole steps.
-    """
-
-    meter: Meter
-    zone: Zone = ""
-    window: str = ""
-    unit: str
-    unit_amount: UnitAmount | None = None
-    tiers: Annotated[tuple[Tier, ...], Field(max_length=MAX_TIERS)] = ()
-    tier_mode: TierMode = TierMode.GRADUATED
-    allowance: Amount = Decimal(0)
-    step: Annotated[Amount, Field(gt=0)] | None = None
-    pool: Pool = Pool.DEVICE
-    pool_id: Id | None = None
-
-    @property
-    def base_per_unit(self) -> int:
-        """Base units of the meter in one unit of the price."""
-        return MEASURE_OF[self.meter].sale_units[self.unit].base_per_unit
-
-    @property
-    def pool_key(self) -> PoolKey:
-        is_of_account = self.pool is Pool.ACCOUNT
-        if self.pool_id is not None:
-            return PoolKey(is_of_account, self.meter, self.pool_id)
-        return PoolKey(is_of_account, self.meter, "", self.zone, self.window)
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether every unit costs the same."""
-        return not self.tiers and not self.allowance and self.step is None
-
-    @model_validator(mode="after")
-    def _of_its_meter(self) -> Self:
-        measure = MEASURE_OF[self.meter]
-        if self.unit not in measure.sale_units:
-            units = " or ".join(repr(unit) for unit in measure.sale_units)
-            raise ValueError(f"{self.meter} is sold by {units}, not by {self.unit!r}")
-        if measure.zones is MeterZones.NONE and self.zone:
-            raise ValueError(f"{self.meter} is metered for the whole device; leave out zone {self.zone!r}")
-        if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} and not self.zone:
-            what = "gate" if measure.zones is MeterZones.GATES else "zone"
-            raise ValueError(f'{self.meter} is of a {what}: name its zone, or write "*" for every one')
-        if self.meter is Meter.ACTIVE_DAY and self.window:
-            raise ValueError(f"{self.meter} counts whole days; leave out window {self.window!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _one_amount_or_tiers(self) -> Self:
-        if (self.unit_amount is None) == (not self.tiers):
-            raise ValueError("a price has either a unit_amount or tiers" + (", not both" if self.tiers else ""))
-        if not self.tiers:
-            if self.tier_mode is TierMode.VOLUME:
-                raise ValueError("tier_mode is for prices with tiers, and this one has none")
-            return self
-        *below, last = self.tiers
-        if last.up_to is not None:
-            raise ValueError(f"the last tier ends at {last.up_to}; leave out its up_to: it applies to all above")
-        bounds = [Decimal(0)]
-        for number, tier in enumerate(below):
-            if tier.up_to is None:
-                raise ValueError(f"tiers.{number} has no up_to; only the last tier may be open")
-            bounds.append(tier.up_to)
-        for before, after in pairwise(bounds):
-            if after <= before:
-                raise ValueError(f"tiers must ascend, and up_to {after} follows {before}")
-        return self
-
-    def __str__(self) -> str:
-        zone = {"": "outside", ANY_ZONE: "in any zone"}.get(self.zone, f"in zone {self.zone!r}")
-        where = "" if MEASURE_OF[self.meter].zones is MeterZones.NONE else f" {zone}"
-        return f"{self.meter}{where}" + (f" in window {self.window!r}" if self.window else "")
-
 
 MAX_PRICES: Final = 10_000
 MAX_WINDOWS: Final = 100
@@ -214,13 +28,6 @@ class CapSpan(StrEnum):
     PERIOD = "period"
 
 
-class Proration(StrEnum):
-    """What is agreed for part of a period: charged whole, or in proportion to the local days."""
-
-    WHOLE = "whole"
-    BY_DAY = "by_day"
-
-
 class Cap(Contract):
     """The maximum for each device or the account, by local day or period. `meters` (): all meters."""
 
@@ -231,94 +38,6 @@ class Cap(Contract):
 
     def holds_for(self, meter: Meter) -> bool:
         return not self.meters or meter in self.meters
-
-
-# Fees: amounts and percentages, of a tariff or of one account.
-
-
-def _local_day(given: object) -> date:
-    try:
-        made = given if isinstance(given, date) else date.fromisoformat(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError("write a local day, for instance 2026-03-01") from None
-    if isinstance(made, datetime):
-        raise ValueError(f"{made.isoformat()} is a moment; write a local day, for instance 2026-03-01")
-    return made
-
-
-LocalDay = Annotated[
-    date, PlainValidator(_local_day), PlainSerializer(lambda one: one.isoformat(), return_type=str, when_used="json")
-]
-
-
-class Every(StrEnum):
-    """How often a fee is charged: in each billing period, or in the one that has its first day."""
-
-    PERIOD = "period"
-    ONCE = "once"
-
-
-class Fee(Contract):
-    """An amount, or a per cent of usage charges after caps; below 0 it is a credit. It is a charge of its own.
-
-    `name`: printed on documents. `scope`: of the account, or of each of its devices. `begin`, `end` (excluded): local
-    days on which it is in force; a fee that is charged once is so in the period that has `begin`. `meters`, `zones`:
-    the usage that a per cent is of; (): all. A tariff's amount is in its currency, an account's in the payer's.
-    """
-
-    id: Id
-    name: Annotated[Text, Field(max_length=200)]
-    amount: SignedAmount | None = None
-    percent: SignedPercent | None = None
-    scope: Pool = Pool.ACCOUNT
-    every: Every = Every.PERIOD
-    proration: Proration = Proration.BY_DAY
-    begin: LocalDay | None = None
-    end: LocalDay | None = None
-    meters: tuple[Meter, ...] = ()
-    zones: tuple[Zone, ...] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether a day in force is enough for all of it."""
-        return self.every is Every.ONCE or self.proration is Proration.WHOLE
-
-    def holds_on(self, day: date) -> bool:
-        if self.every is Every.ONCE:
-            return day == self.begin
-        return (self.begin is None or self.begin <= day) and (self.end is None or day < self.end)
-
-    def covers(self, meter: Meter, zone: str) -> bool:
-        """Whether a per cent is of the usage of this meter in this zone."""
-        if self.meters and meter not in self.meters:
-            return False
-        if not self.zones:
-            return True
-        has_zone = MEASURE_OF[meter].zones is not MeterZones.NONE
-        return has_zone and (zone in self.zones or (zone != "" and ANY_ZONE in self.zones))
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if (self.amount is None) == (self.percent is None):
-            raise ValueError(f"fee {self.id!r} needs either an amount or a percent")
-        if self.percent is None and (self.meters or self.zones):
-            raise ValueError(f"fee {self.id!r} is an amount; meters and zones choose the usage of a percent")
-        if self.every is Every.ONCE and (self.begin is None or self.end is not None):
-            raise ValueError(f"fee {self.id!r} is charged once, on its begin: write a begin and no end")
-        if self.begin and self.end and self.end <= self.begin:
-            raise ValueError(f"fee {self.id!r} ends on {self.end}, which is not after its begin, {self.begin}")
-        if ": " in self.name:
-            raise ValueError(f"fee {self.id!r}: leave ': ' out of its name; on documents its terms follow it")
-        return self
-
-
-Fees = Annotated[tuple[Fee, ...], Field(max_length=100)]
-
-
-def repeated_ids(what: str, ids: Iterable[str]) -> Iterator[str]:
-    """A fault for each id that two of them have."""
-    listed = sorted(ids)
-    yield from (f"two {what} have the id {one!r}" for one in dict.fromkeys(listed) if listed.count(one) > 1)
 
 
 class Tariff(Contract):

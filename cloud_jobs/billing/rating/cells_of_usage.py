@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import AccountContract, Assigned, PayerContract, Tariff, TariffSpan, Window
 from cloud_jobs.billing.contracts.published import EPOCH
-from cloud_jobs.billing.contracts.tariff import QUARTERS_OF_A_DAY
+from cloud_jobs.billing.contracts.windows import QUARTERS_OF_A_DAY
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
 from cloud_jobs.billing.units import Meter

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import ANY_ZONE, AccountContract, Fee, PayerContract, Pool, Proration
+from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.published import EVER
-from cloud_jobs.billing.contracts.tariff import Every
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.pools import PriceBook, number_text, worth_of

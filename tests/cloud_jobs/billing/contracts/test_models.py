@@ -17,7 +17,7 @@ from cloud_jobs.billing.contracts import (
     Tariff,
     Window,
 )
-from cloud_jobs.billing.contracts.tariff import QUARTERS_OF_A_WEEK
+from cloud_jobs.billing.contracts.windows import QUARTERS_OF_A_WEEK
 from tests.cloud_jobs.billing.contracts.makers import (
     ADDRESS,
     account,

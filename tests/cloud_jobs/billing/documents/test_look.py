@@ -13,7 +13,8 @@ from reportlab.pdfbase.ttfonts import TTFont
 from cloud_jobs.billing.certificates.certificate import CertificateState
 from cloud_jobs.billing.contracts import Fee, Price, TierMode
 from cloud_jobs.billing.contracts.fields import Language, VatCategory
-from cloud_jobs.billing.contracts.tariff import Cap, Tier
+from cloud_jobs.billing.contracts.prices import Tier
+from cloud_jobs.billing.contracts.tariff import Cap
 from cloud_jobs.billing.documents import Document, DocumentType, Look
 from cloud_jobs.billing.documents.look import TEXTS, language
 from cloud_jobs.billing.documents.presentation import MAX_ANNEX_ENTRIES, Presentation
