@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cloud_jobs.billing.errors import BillingError
 
@@ -59,6 +59,10 @@ class Meter(StrEnum):
     EVENT = "event"
     TRANSMITTED = "transmitted"
     ACTIVE_DAY = "active day"
+    VISIT = "visit"
+    STAY = "stay"
+    PASSAGE = "passage"
+    DRIVEN_DAY = "driven day"
 
 
 class MeterZones(StrEnum):
@@ -123,7 +127,22 @@ MEASURE_OF: dict[Meter, Measure] = {
         zones=MeterZones.NONE,
     ),
     Meter.ACTIVE_DAY: Measure(base="day", sale_units={"day": SaleUnit(1, "DAY")}, zones=MeterZones.NONE),
+    Meter.VISIT: Measure(base="each", sale_units=_EACH, zones=MeterZones.INSIDE),
+    Meter.STAY: Measure(
+        base="ms",
+        sale_units={
+            "min": SaleUnit(60_000, "MIN"),
+            "h": SaleUnit(3_600_000, "HUR"),
+            "day": SaleUnit(86_400_000, "DAY"),
+        },
+        zones=MeterZones.INSIDE,
+    ),
+    Meter.PASSAGE: Measure(base="each", sale_units=_EACH, zones=MeterZones.GATES),
+    Meter.DRIVEN_DAY: Measure(base="day", sale_units={"day": SaleUnit(1, "DAY")}, zones=MeterZones.INSIDE),
 }
+
+FACTS: Final = frozenset({Meter.VISIT, Meter.STAY, Meter.PASSAGE, Meter.DRIVEN_DAY})
+"""Meters of facts, which come from events at fences and gates; the others come from usage."""
 
 
 def round_ratio(numerator: int, denominator: int) -> int:
