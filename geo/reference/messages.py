@@ -95,11 +95,12 @@ def scope_of(kind: str, body: Mapping[str, Any]) -> Scope:
     return Scope(kind, frozenset(map(str, tenants)), frozenset(map(str, accounts)))
 
 
-Kind = Literal["fence", "tariff", "account", "legal_entity", "exchange_rate", "alert_rule"]
+Kind = Literal["fence", "tariff", "account", "calendar", "legal_entity", "exchange_rate", "alert_rule"]
 TOPICS: Final[dict[Kind, str]] = {
     "fence": "fences",
     "tariff": "tariffs",
     "account": "accounts",
+    "calendar": "calendars",
     "legal_entity": "legal-entities",
     "exchange_rate": "exchange-rates",
     "alert_rule": "alert-rules",

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.system
 
 RUNBOOK = Path(__file__).parents[2] / "docs/runbooks/stolen-token.md"
 BATCHES = "persistent://canary/telemetry-eu/batches-partition-0"
-MASTER_DATA = ("fences", "tariffs", "accounts", "legal-entities", "exchange-rates", "alert-rules")
+MASTER_DATA = ("fences", "tariffs", "accounts", "calendars", "legal-entities", "exchange-rates", "alert-rules")
 REFERENCE = (*MASTER_DATA, "revocation-lists")
 EVENTS = ("geofence", "encounters", "verdicts", "undelivered")
 REGIONAL = {

@@ -34,6 +34,7 @@ KINDS = (
     "enrolment",
     "account",
     "alert_rule",
+    "calendar",
     "exchange_rate",
     "fence",
     "legal_entity",

@@ -19,7 +19,7 @@ from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
-from cloud_jobs.billing.contracts.windows import Window
+from cloud_jobs.billing.contracts.windows import Calendar, Window, window_at
 
 __all__ = [
     "ANY_ZONE",
@@ -32,6 +32,7 @@ __all__ = [
     "Address",
     "Assigned",
     "BlockedPayer",
+    "Calendar",
     "Cap",
     "CapSpan",
     "ContractFault",
@@ -59,4 +60,5 @@ __all__ = [
     "contracts_of_toml",
     "is_canary",
     "usable_contract",
+    "window_at",
 ]

@@ -25,6 +25,7 @@ from cloud_jobs.billing.contracts.published import (
     parsed,
 )
 from cloud_jobs.billing.contracts.tariff import CapSpan, Tariff
+from cloud_jobs.billing.contracts.windows import Calendar, window_at
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
@@ -49,11 +50,16 @@ class Assigned(NamedTuple):
 
 
 class TariffSpan(NamedTuple):
-    """From when until when (µs since 1970, the end excluded) a version of a tariff applies to an account."""
+    """From when until when (µs since 1970, the end excluded) a version of a tariff and of its calendar applies."""
 
     begin_us: int
     end_us: int
     tariff: Tariff
+    calendar: Calendar | None = None
+
+    def window_at(self, local: datetime) -> str:
+        """The window that a local moment of the payer is in; "" for none."""
+        return window_at(self.tariff.windows, self.calendar, local)
 
 
 class FeeSpan(NamedTuple):
@@ -220,15 +226,42 @@ class PayerParts:
                 self._check_gap(account, tariff, (reached, one.begin_us), assigned)
                 reached = one.end_us
                 self._publications[one.publication_id] = one.body
-                span = TariffSpan(one.begin_us, one.end_us, known(Tariff, one.body))
-                if open_span and open_span.end_us == span.begin_us and open_span.tariff == span.tariff:
-                    span = span._replace(begin_us=open_span.begin_us)
-                elif open_span:
-                    yield open_span
-                open_span = span
+                for span in self._with_calendar(TariffSpan(one.begin_us, one.end_us, known(Tariff, one.body))):
+                    continues = open_span and open_span[1:] == (span.begin_us, span.tariff, span.calendar)
+                    if open_span and not continues:
+                        yield open_span
+                    open_span = span._replace(begin_us=open_span.begin_us) if open_span and continues else span
             self._check_gap(account, tariff, (reached, version.end_us), assigned)
         if open_span:
             yield open_span
+
+    def _with_calendar(self, span: TariffSpan) -> Iterator[TariffSpan]:
+        """The time of a tariff version by the versions of its calendar."""
+        tariff, reached = span.tariff, span.begin_us
+        if tariff.calendar is None:
+            yield span
+            return
+        self.used.add(("calendar", tariff.calendar))
+        for one in self._of_kind["calendar"].get(tariff.calendar, _NONE).within(span.begin_us, span.end_us):
+            if reached < one.begin_us:
+                break
+            reached = one.end_us
+            self._publications[one.publication_id] = one.body
+            calendar = known(Calendar, one.body)
+            unknown = {window.season for window in tariff.windows if window.season} - calendar.seasons.keys()
+            if unknown:
+                text = (
+                    f"tariff {tariff.id!r} has a window of season {min(unknown)!r}, which calendar {calendar.id!r} "
+                    f"does not have; it has {', '.join(map(repr, sorted(calendar.seasons))) or 'none'}"
+                )
+                self.faults.append(ContractFault(text, ("tariff", tariff.id), ("calendar", calendar.id)))
+            yield TariffSpan(one.begin_us, one.end_us, tariff, calendar)
+        if reached < span.end_us:
+            text = (
+                f"tariff {tariff.id!r} has the calendar {tariff.calendar!r}, of which no version is in force at "
+                f"{stamp(moment_of(reached))}; publish one that is"
+            )
+            self.faults.append(ContractFault(text, ("tariff", tariff.id), missing=("calendar", tariff.calendar)))
 
     def _check_gap(self, account: str, tariff: str, gap: tuple[int, int], assigned: Sequence[Assigned]) -> None:
         begin, end = gap

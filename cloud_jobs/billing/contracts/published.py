@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity
 from cloud_jobs.billing.contracts.fields import Contract
 from cloud_jobs.billing.contracts.tariff import Tariff
+from cloud_jobs.billing.contracts.windows import Calendar
 from cloud_jobs.billing.errors import BillingError
 from geo.reference.in_force import Usable
 
@@ -82,6 +83,7 @@ def moment_of(us: int) -> datetime:
 
 MODEL_OF: Final[dict[str, type[Contract]]] = {
     "account": Account,
+    "calendar": Calendar,
     "exchange_rate": ExchangeRate,
     "legal_entity": LegalEntity,
     "tariff": Tariff,
@@ -101,10 +103,11 @@ class Pays(NamedTuple):
 
 
 class TariffFacts(NamedTuple):
-    """The meters that a version of a tariff has prices for, and those that it states are not sold."""
+    """The meters that a version of a tariff has prices for, those that it states are not sold, and its calendar."""
 
     sold: frozenset[str]
     not_sold: frozenset[str]
+    calendar: str | None = None
 
 
 class AccountFacts(NamedTuple):
@@ -127,7 +130,7 @@ def usable_contract(kind: str, body: str) -> Usable[Contract]:
 
 
 def facts_of(made: Contract, numbers: dict[tuple[str, str], int]) -> AccountFacts | TariffFacts | str | None:
-    """The facts of a version; for a seller its number prefix, for a rate None.
+    """The facts of a version; for a seller its number prefix, for a rate or a calendar None.
 
     `numbers`: of devices, from 0; new devices are added.
     """
@@ -138,6 +141,7 @@ def facts_of(made: Contract, numbers: dict[tuple[str, str], int]) -> AccountFact
             return TariffFacts(
                 sold=frozenset(one.meter.value for one in made.prices),
                 not_sold=frozenset(made.not_sold),
+                calendar=made.calendar,
             )
         case LegalEntity():
             return made.number_prefix

@@ -364,12 +364,17 @@ class Contracts:
     def payers_of(self, changed: Collection[tuple[str, str]]) -> list[str]:
         """The accounts that ever pay and depend on one of some contracts (kind, id), sorted."""
         rates = {name for kind, name in changed if kind == "exchange_rate"}
+        tariffs = {
+            name
+            for name, versions in self._of_kind["tariff"].items()
+            if ("tariff", name) in changed or any(("calendar", one.facts.calendar) in changed for one in versions.all)
+        }
         needed = [
             name
             for name, versions in self._accounts.items()
             if ("account", name) in changed
             or any(
-                ("tariff", facts.tariff) in changed
+                facts.tariff in tariffs
                 or (facts.pays and ("legal_entity", facts.pays.legal_entity) in changed)
                 or (facts.pays and any(rate.endswith(f"-{facts.pays.currency.lower()}") for rate in rates))
                 for facts in (one.facts for one in versions.all)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
 from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, decimals_of
 from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool, Price
-from cloud_jobs.billing.contracts.windows import Window, quarter_text
+from cloud_jobs.billing.contracts.windows import Window, overlaps_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
 
@@ -46,12 +46,13 @@ class Tariff(Contract):
     A meter that has a price for one zone needs one for every zone in which it is used, its own or ANY_ZONE's; a missing
     price is an error, never free. A meter without any price is not sold; `not_sold` must name one that the previous
     version sells. `minimum_amount`: the least that an account pays for a period in which it has a device, or for any
-    period with `minimum_without_devices`; see `proration`.
+    period with `minimum_without_devices`; see `proration`. `calendar`: has the seasons and holidays of the windows.
     """
 
     id: Id
     effective_from: Moment
     currency: Currency
+    calendar: Id | None = None
     prices: Annotated[tuple[Price, ...], Field(max_length=MAX_PRICES)]
     windows: Annotated[tuple[Window, ...], Field(max_length=MAX_WINDOWS)] = ()
     caps: Annotated[tuple[Cap, ...], Field(max_length=MAX_CAPS)] = ()
@@ -71,12 +72,13 @@ class Tariff(Contract):
 
     def _window_faults(self) -> Iterator[str]:
         yield from repeated_ids("windows", (window.id for window in self.windows))
-        for one, other in combinations(self.windows, 2):
-            if shared := one.quarters & other.quarters:
-                yield f"windows {one.id!r} and {other.id!r} overlap on {quarter_text(min(shared))}"
+        yield from overlaps_of(self.windows)
+        for window in self.windows if self.calendar is None else ():
+            if window.needs_calendar:
+                yield f"window {window.id!r} has a season or holidays; write calendar = and the id of a calendar"
 
     def _price_faults(self) -> Iterator[str]:
-        windows = {"", *(window.id for window in self.windows)}
+        windows = {"": True} | {window.id: window.is_on_quarters for window in self.windows}
         placed: dict[tuple[Meter, str, str], int] = {}
         for number, price in enumerate(self.prices):
             first = placed.setdefault((price.meter, price.zone, price.window), number)
@@ -84,6 +86,11 @@ class Tariff(Contract):
                 yield f"prices.{first} and prices.{number} are both for {price}"
             if price.window not in windows:
                 yield f"prices.{number} is for window {price.window!r}, which the tariff does not have"
+            elif not windows[price.window] and not MEASURE_OF[price.meter].is_of_facts:
+                yield (
+                    f"prices.{number} is for window {price.window!r}, which is not on quarters of an hour; "
+                    f"{price.meter} is kept by the quarter"
+                )
             if price.meter in self.not_sold:
                 yield f"prices.{number} is for {price.meter}, which is in not_sold"
         yield from self._pool_faults()

@@ -1,67 +1,193 @@
-"""Weekly price windows in local time."""
+"""Weekly price windows in local time, and calendars: the holidays and seasons that they depend on."""
 
 from __future__ import annotations
 
-from datetime import time
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from functools import cached_property
+from itertools import pairwise, product
 from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import PlainSerializer, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, model_validator
 
+from cloud_jobs.billing.contracts.fees import LocalDay
 from cloud_jobs.billing.contracts.fields import Contract, Id
+from geo.reference.moments import Moment
+
+# Calendars.
+
+MAX_HOLIDAYS: Final = 5_000
+MAX_SEASONS: Final = 100
+_ONE_DAY: Final = timedelta(days=1)
+
+
+class Days(Contract):
+    """Local days from `begin` until `end` (excluded)."""
+
+    begin: LocalDay
+    end: LocalDay
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.end <= self.begin:
+            raise ValueError(f"it ends on {self.end}, which is not after its begin, {self.begin}")
+        return self
+
+
+class Calendar(Contract):
+    """One version of the holidays and seasons of a country or a city. No day is in two seasons."""
+
+    id: Id
+    effective_from: Moment
+    holidays: Annotated[tuple[LocalDay, ...], Field(max_length=MAX_HOLIDAYS)] = ()
+    seasons: Annotated[dict[Id, tuple[Days, ...]], Field(default_factory=dict, max_length=MAX_SEASONS)]
+
+    @model_validator(mode="after")
+    def _one_season_a_day(self) -> Self:
+        ranges = sorted((one.begin, one.end, name) for name, days in self.seasons.items() for one in days)
+        for before, after in pairwise(ranges):
+            if after[0] < before[1]:
+                raise ValueError(f"{after[0]} is in season {before[2]!r} and in season {after[2]!r}")
+        return self
+
+    def is_in_season(self, day: date, season: str) -> bool:
+        return any(one.begin <= day < one.end for one in self.seasons.get(season, ()))
+
+
+# Windows.
 
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-QUARTERS_OF_A_DAY: Final = 96
-QUARTERS_OF_A_WEEK: Final = 7 * QUARTERS_OF_A_DAY
-_MINUTES: Final = 15
-_NUMBER_OF: Final[dict[Weekday, int]] = {day: number for number, day in enumerate(get_args(Weekday))}
+WEEKDAYS: Final[tuple[Weekday, ...]] = get_args(Weekday)
+MINUTES_OF_A_DAY: Final = 1_440
+_MINUTES_OF_A_WEEK: Final = 7 * MINUTES_OF_A_DAY
+_WEEK: Final = (1 << _MINUTES_OF_A_WEEK) - 1
+_QUARTER: Final = 15
+_HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
-def _on_a_quarter(given: object) -> time:
+def _on_a_minute(given: object) -> time:
     try:
         made = given if isinstance(given, time) else time.fromisoformat(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError("write a time of the day, for instance 22:00:00") from None
     if made.tzinfo is not None:
         raise ValueError(f"{made} has an offset; windows use the payer's local time")
-    if made.minute % _MINUTES or made.second or made.microsecond:
-        raise ValueError(f"{made} is not on a quarter of an hour, the unit of usage")
+    if made.second or made.microsecond:
+        raise ValueError(f"{made} is not on a minute")
     return made
 
 
+def _hours(given: str) -> str:
+    if _HOURS.fullmatch(given) is None:
+        raise ValueError(f"{given!r} is no time of the day; write begin and end, for instance 07:00-08:30")
+    return given
+
+
 TimeOfDay = Annotated[
-    time, PlainValidator(_on_a_quarter), PlainSerializer(lambda one: one.isoformat(), return_type=str, when_used="json")
+    time, PlainValidator(_on_a_minute), PlainSerializer(lambda one: one.isoformat(), return_type=str, when_used="json")
 ]
 
 
 class Window(Contract):
-    """A weekly window of local time, on quarters of an hour. `days`: the days on which it begins.
+    """A window of local time. `days`: the days on which it begins; without them, all.
 
-    If `end` is not after `begin`, the window ends on the next day.
+    `begin` and `end`, or several `hours`: `["06:30-07:00"]`. What does not end after its begin ends on the next day.
+    `season`, `holidays`: it begins only on days of this season of the tariff's calendar, without its holidays, or only
+    on them.
     """
 
     id: Id
-    days: tuple[Weekday, ...]
-    begin: TimeOfDay
-    end: TimeOfDay
+    days: Annotated[tuple[Weekday, ...], Field(min_length=1)] = WEEKDAYS
+    begin: TimeOfDay | None = None
+    end: TimeOfDay | None = None
+    hours: Annotated[tuple[Annotated[str, AfterValidator(_hours)], ...], Field(max_length=96)] = ()
+    season: Id | None = None
+    holidays: Literal["without", "only"] | None = None
 
     @model_validator(mode="after")
-    def _has_days(self) -> Self:
-        if not self.days:
-            raise ValueError(f'window {self.id!r} has no days; write days = ["mon", "tue"], or so')
+    def _of_distinct_times(self) -> Self:
+        if (self.begin is None, self.end is None) != (bool(self.hours),) * 2:
+            raise ValueError(f"window {self.id!r} needs begin and end, or hours")
         if len(set(self.days)) != len(self.days):
             raise ValueError(f"window {self.id!r} names a day twice")
+        together = 0
+        for minutes in self.minutes:
+            together |= minutes
+        if together.bit_count() != len(self.days) * sum(length for _, length in self.spans):
+            raise ValueError(f"the hours of window {self.id!r} overlap")
         return self
 
     @property
-    def quarters(self) -> frozenset[int]:
-        """Its quarters of the week, counted from Monday 00:00."""
-        begin, end = (one.hour * 4 + one.minute // _MINUTES for one in (self.begin, self.end))
-        length = (end - begin) % QUARTERS_OF_A_DAY or QUARTERS_OF_A_DAY
-        starts = (_NUMBER_OF[day] * QUARTERS_OF_A_DAY + begin for day in self.days)
-        return frozenset((start + number) % QUARTERS_OF_A_WEEK for start in starts for number in range(length))
+    def needs_calendar(self) -> bool:
+        return self.season is not None or self.holidays is not None
+
+    @property
+    def is_on_quarters(self) -> bool:
+        """Whether usage, which is kept by the quarter of an hour, can be attributed to it."""
+        return not any(begin % _QUARTER or length % _QUARTER for begin, length in self.spans)
+
+    @cached_property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Begin and length of each of its times, in minutes of the day on which it begins."""
+        times = [(self.begin, self.end)] if self.begin is not None and self.end is not None else []
+        ends = [tuple(one.hour * 60 + one.minute for one in of) for of in times]
+        numbers = (tuple(map(int, _HOURS.fullmatch(one).groups())) for one in self.hours)  # type: ignore[union-attr]
+        ends += [(one * 60 + minute, other * 60 + until) for one, minute, other, until in numbers]
+        return tuple((begin, (end - begin) % MINUTES_OF_A_DAY or MINUTES_OF_A_DAY) for begin, end in ends)
+
+    @property
+    def minutes(self) -> tuple[int, ...]:
+        """For each weekday on which it begins (0 for the others) its minutes of the week, as bits from Monday 00:00."""
+        found = []
+        for number, day in enumerate(WEEKDAYS):
+            bits = 0
+            for begin, length in self.spans if day in self.days else ():
+                bits |= ((1 << length) - 1) << (number * MINUTES_OF_A_DAY + begin)
+            found.append((bits & _WEEK) | (bits >> _MINUTES_OF_A_WEEK))
+        return tuple(found)
+
+    def begins_on(self, day: date, calendar: Calendar | None) -> bool:
+        """Whether it begins on a local day. Without a calendar no day is in a season or a holiday."""
+        if WEEKDAYS[day.weekday()] not in self.days:
+            return False
+        if self.season is not None and (calendar is None or not calendar.is_in_season(day, self.season)):
+            return False
+        is_holiday = calendar is not None and day in calendar.holidays
+        return self.holidays is None or is_holiday == (self.holidays == "only")
 
 
-def quarter_text(quarter: int) -> str:
-    """A quarter of the week as text: `mon 06:15`."""
-    day, of_day = divmod(quarter, QUARTERS_OF_A_DAY)
-    return f"{get_args(Weekday)[day]} {of_day // 4:02}:{of_day % 4 * _MINUTES:02}"
+def window_at(windows: Iterable[Window], calendar: Calendar | None, local: datetime) -> str:
+    """The window that a local moment is in; "" for none."""
+    today, minute = local.date(), local.hour * 60 + local.minute
+    for window in windows:
+        for day, at in ((today, minute), (today - _ONE_DAY, minute + MINUTES_OF_A_DAY)):
+            if any(begin <= at < begin + length for begin, length in window.spans) and window.begins_on(day, calendar):
+                return window.id
+    return ""
+
+
+def overlaps_of(windows: Sequence[Window]) -> Iterator[str]:
+    """A fault for each two windows that may hold at one moment, whatever the calendar."""
+    minutes = [window.minutes for window in windows]
+    for at, one in enumerate(windows):
+        for number, other in enumerate(windows[:at]):
+            shared = 0
+            for (day, mine), (of, others) in product(enumerate(minutes[at]), enumerate(minutes[number])):
+                if day != of or not _are_apart(one, other):
+                    shared |= mine & others
+            if shared:
+                first = _minute_text((shared & -shared).bit_length() - 1)
+                yield f"windows {other.id!r} and {one.id!r} overlap on {first}"
+
+
+def _are_apart(one: Window, other: Window) -> bool:
+    """Whether they never begin on the same day: a day has one season, and is a holiday or is none."""
+    seasons, holidays = {one.season, other.season} - {None}, {one.holidays, other.holidays} - {None}
+    return len(seasons) > 1 or len(holidays) > 1
+
+
+def _minute_text(minute: int) -> str:
+    """A minute of the week as text: `mon 06:15`."""
+    day, of_day = divmod(minute, MINUTES_OF_A_DAY)
+    return f"{WEEKDAYS[day]} {of_day // 60:02}:{of_day % 60:02}"

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cloud_jobs.billing.contracts import AccountContract, Assigned, PayerContract, Tariff, TariffSpan, Window
+from cloud_jobs.billing.contracts import AccountContract, Assigned, PayerContract, TariffSpan, Window
 from cloud_jobs.billing.contracts.published import EPOCH
-from cloud_jobs.billing.contracts.windows import QUARTERS_OF_A_DAY
+from cloud_jobs.billing.contracts.windows import MINUTES_OF_A_DAY, Calendar
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
 from cloud_jobs.billing.units import Meter
@@ -56,9 +56,18 @@ def local_times(time_zone: str, first: int, count: int) -> LocalTimes:
     )
 
 
-def window_mask(window: Window, local: LocalTimes) -> NDArray[np.bool_]:
-    weekday = (local.day - 1) % 7  # the ordinal 1 was a Monday
-    return np.isin(weekday * QUARTERS_OF_A_DAY + local.minute // 15, [*window.quarters])
+def window_mask(window: Window, calendar: Calendar | None, local: LocalTimes) -> NDArray[np.bool_]:
+    """The local times that are in a window, in whichever order."""
+    mask = np.zeros(len(local.day), np.bool_)
+    if not len(mask):
+        return mask
+    before = int(local.day.min()) - 1
+    days = map(date.fromordinal, range(before, int(local.day.max()) + 1))
+    begins = np.array([window.begins_on(day, calendar) for day in days], np.bool_)
+    for begin, length in window.spans:
+        mask |= begins[local.day - before] & (begin <= local.minute) & (local.minute < begin + length)
+        mask |= begins[local.day - before - 1] & (local.minute + MINUTES_OF_A_DAY < begin + length)
+    return mask
 
 
 class Slot(NamedTuple):
@@ -69,7 +78,7 @@ class Slot(NamedTuple):
     version: int
 
 
-class Calendar(NamedTuple):
+class Timetable(NamedTuple):
     """For each quarter of a period its run; day, window and version are constant within a run.
 
     `run_slot` and `run_day`: slot number and local day of each run. `slots`: the distinct (day or None, window,
@@ -82,8 +91,8 @@ class Calendar(NamedTuple):
     slots: tuple[Slot, ...]
 
 
-def calendar_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, *, by_day: bool) -> Calendar:
-    """The calendar of an account from quarter number `first`. `by_day`: whether prices depend on the day."""
+def timetable_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, *, by_day: bool) -> Timetable:
+    """The timetable of an account from quarter number `first`. `by_day`: whether prices depend on the day."""
     numbers = np.arange(first, first + len(local.day), dtype=np.int64)
     begins = np.array([one.begin_us // QUARTER_US for one in tariffs], np.int64)
     version = np.searchsorted(begins, numbers, side="right").astype(np.int64) - 1
@@ -91,7 +100,7 @@ def calendar_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, 
     window = np.zeros(len(numbers), np.int64)
     for number in np.unique(version[version >= 0]):
         held = version == number
-        _name_windows(tariffs[number].tariff, local, held, names, window)
+        _name_windows(tariffs[number], local, held, names, window)
     changes = (np.diff(local.day) != 0) | (np.diff(window) != 0) | (np.diff(version) != 0)
     run = np.concatenate(([0], np.cumsum(changes))).astype(np.int64)
     begin = np.concatenate(([0], np.flatnonzero(changes) + 1))
@@ -102,16 +111,18 @@ def calendar_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, 
     ):
         slot = Slot(date.fromordinal(day) if by_day else None, names[at], of)
         run_slot[index] = slots.setdefault(slot, len(slots))
-    return Calendar(run, run_slot, local.day[begin], tuple(slots))
+    return Timetable(run, run_slot, local.day[begin], tuple(slots))
 
 
 def _name_windows(
-    tariff: Tariff, local: LocalTimes, held: NDArray[np.bool_], names: list[str], window: NDArray[Any]
+    span: TariffSpan, local: LocalTimes, held: NDArray[np.bool_], names: list[str], window: NDArray[Any]
 ) -> None:
-    for one in reversed(tariff.windows):
-        if one.id not in names:
-            names.append(one.id)
-        window[held & window_mask(one, local)] = names.index(one.id)
+    for one in reversed(span.tariff.windows):
+        # no price of usage names a window by the minute
+        if one.is_on_quarters:
+            if one.id not in names:
+                names.append(one.id)
+            window[held & window_mask(one, span.calendar, local)] = names.index(one.id)
 
 
 # Usage rows in force of the requested devices, as arrays.
@@ -254,7 +265,7 @@ class HoldingMatch(NamedTuple):
 class Holdings:
     """The device assignments of some payers, as arrays in the order of device and time. Raises BillingError.
 
-    `holder`: account, device and region. `owner`: account and device. `calendar`: number of the account's calendar.
+    `holder`: account, device and region. `owner`: account and device. `timetable`: number of the account's timetable.
     `sells_inferred`: whether the account has a price for inferred entries. `payer_of`: payer number of each holder.
     """
 
@@ -264,36 +275,36 @@ class Holdings:
         self.owners: dict[tuple[int, str, TenantDevice], int] = {}
         self.payer_of: list[int] = []
         self.owner_payer: list[int] = []
-        self._calendars: dict[object, int] = {}
-        self._made: list[tuple[Calendar, int]] = []
+        self._timetables: dict[object, int] = {}
+        self._made: list[tuple[Timetable, int]] = []
         self._inferred: list[bool] = []
         rows: list[tuple[int, int, int, int, int, int]] = []
         for payer, contract in enumerate(contracts):
             first, end = quarter_number(contract.period.start), quarter_number(contract.period.end)
             for terms in contract.accounts:
                 if terms.assigned:
-                    calendar = self._calendar(contract, terms, first, end)
-                    rows += (self._row(payer, one, calendar) for one in terms.assigned)
+                    timetable = self._timetable(contract, terms, first, end)
+                    rows += (self._row(payer, one, timetable) for one in terms.assigned)
         rows.sort()
         self._refuse_overlaps(rows)
         columns = np.array(rows, np.int64).reshape(-1, 6).T
-        self.device, self.begin, self.end, self.holder, self.owner, self.calendar = columns
-        self.sells_inferred = np.array(self._inferred, np.bool_)[self.calendar]
+        self.device, self.begin, self.end, self.holder, self.owner, self.timetable = columns
+        self.sells_inferred = np.array(self._inferred, np.bool_)[self.timetable]
         self._key = self.device * SPAN + self.begin
-        self._join_calendars()
+        self._join_timetables()
 
-    def _calendar(self, contract: PayerContract, terms: AccountContract, first: int, end: int) -> int:
-        """The number of a calendar; accounts with the same versions, time zone and period share one."""
-        versions = tuple((one.begin_us, id(one.tariff)) for one in terms.spans)
+    def _timetable(self, contract: PayerContract, terms: AccountContract, first: int, end: int) -> int:
+        """The number of a timetable; accounts with the same versions, time zone and period share one."""
+        versions = tuple((one.begin_us, id(one.tariff), id(one.calendar)) for one in terms.spans)
         key = (contract.period.time_zone, first, end, versions)
-        if key not in self._calendars:
-            self._calendars[key] = len(self._made)
+        if key not in self._timetables:
+            self._timetables[key] = len(self._made)
             local = local_times(contract.period.time_zone, first, end - first)
-            self._made.append((calendar_of(terms.spans, local, first, by_day=terms.depends_on_days), first))
+            self._made.append((timetable_of(terms.spans, local, first, by_day=terms.depends_on_days), first))
             self._inferred.append(terms.sells_inferred_entries)
-        return self._calendars[key]
+        return self._timetables[key]
 
-    def _row(self, payer: int, one: Assigned, calendar: int) -> tuple[int, int, int, int, int, int]:
+    def _row(self, payer: int, one: Assigned, timetable: int) -> tuple[int, int, int, int, int, int]:
         device = self.devices.setdefault(one.of_device, len(self.devices))
         holder = payer, Holder(one.account, one.tenant, one.device, one.region)
         owner = payer, one.account, one.of_device
@@ -304,7 +315,7 @@ class Holdings:
             self.owners[owner] = len(self.owners)
             self.owner_payer.append(payer)
         begin, end = one.begin_us // QUARTER_US, one.end_us // QUARTER_US
-        return device, begin, end, self.holders[holder], self.owners[owner], calendar
+        return device, begin, end, self.holders[holder], self.owners[owner], timetable
 
     def _refuse_overlaps(self, rows: list[tuple[int, int, int, int, int, int]]) -> None:
         for before, after in pairwise(rows):
@@ -317,8 +328,8 @@ class Holdings:
                     f"{moment.isoformat()}; end one of them"
                 )
 
-    def _join_calendars(self) -> None:
-        """Joins the runs of all calendars into one table, so that any quarter is one look-up."""
+    def _join_timetables(self) -> None:
+        """Joins the runs of all timetables into one table, so that any quarter is one look-up."""
         quarters = np.cumsum([0, *(len(made.run) for made, _ in self._made)])
         runs = np.cumsum([0, *(len(made.run_slot) for made, _ in self._made)])
         slots: dict[Slot, int] = {}
@@ -332,8 +343,8 @@ class Holdings:
         )
         self.run_day = np.concatenate([empty, *(one.run_day for one, _ in self._made)])
         firsts = np.array([first for _, first in self._made], np.int64)
-        # the index that quarter number 0 of each holding's calendar would have in the table
-        self._zero = (quarters[:-1] - firsts)[self.calendar] if len(firsts) else empty
+        # the index that quarter number 0 of each holding's timetable would have in the table
+        self._zero = (quarters[:-1] - firsts)[self.timetable] if len(firsts) else empty
         self.slots = tuple(slots)
 
     def locate(self, device: Ints, quarter: Ints) -> HoldingMatch:
@@ -344,7 +355,7 @@ class Holdings:
         return HoldingMatch(holding, held)
 
     def run(self, holding: Ints, quarter: Ints) -> Ints:
-        """The calendar run that contains each quarter. The holding must hold the quarter."""
+        """The run that contains each quarter. The holding must hold the quarter."""
         found: Ints = self._run[self._zero[holding] + quarter]
         return found
 

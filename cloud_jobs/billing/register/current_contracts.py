@@ -18,7 +18,7 @@ from cloud_jobs.lake.snapshot_reads import publications
 from cloud_jobs.lake.snapshots import LakeState, snapshots
 from cloud_jobs.lake.tables import Condition, Lake
 
-_PRICES: Final = ("tariff", "legal_entity", "exchange_rate")
+_PRICES: Final = ("tariff", "calendar", "legal_entity", "exchange_rate")
 
 
 def agreed_with(contracts: Contracts, payer: str, days: Days) -> PayerContract | BillingError:

@@ -31,6 +31,10 @@ def window(**more: Any) -> dict[str, Any]:
     return {"id": "night", "days": ["mon", "tue"], "begin": "22:00:00", "end": "06:00:00"} | more
 
 
+def calendar(**more: Any) -> dict[str, Any]:
+    return {"id": "sweden", "effective_from": SINCE, "holidays": ["2026-04-03"]} | more
+
+
 def payer(**more: Any) -> dict[str, Any]:
     vat = {"category": "S", "rate": "19"}
     return {
@@ -71,6 +75,7 @@ def exchange_rate(rate: str = "0.9", **more: Any) -> dict[str, Any]:
 
 
 KINDS: tuple[tuple[str, Kind], ...] = (
+    ("holidays", "calendar"),
     ("prices", "tariff"),
     ("number_prefix", "legal_entity"),
     ("into", "exchange_rate"),

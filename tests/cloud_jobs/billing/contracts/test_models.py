@@ -12,15 +12,15 @@ from pydantic import BaseModel, ValidationError
 
 from cloud_jobs.billing.contracts import (
     Account,
+    Calendar,
     ExchangeRate,
     LegalEntity,
     Tariff,
-    Window,
 )
-from cloud_jobs.billing.contracts.windows import QUARTERS_OF_A_WEEK
 from tests.cloud_jobs.billing.contracts.makers import (
     ADDRESS,
     account,
+    calendar,
     device,
     exchange_rate,
     legal_entity,
@@ -40,7 +40,13 @@ def faults(model: type[BaseModel], body: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(
     ("model", "body"),
-    [(Tariff, tariff()), (Account, account()), (LegalEntity, legal_entity()), (ExchangeRate, exchange_rate())],
+    [
+        (Tariff, tariff()),
+        (Calendar, calendar()),
+        (Account, account()),
+        (LegalEntity, legal_entity()),
+        (ExchangeRate, exchange_rate()),
+    ],
 )
 def test_the_smallest_contracts_are_right(model: type[BaseModel], body: dict[str, Any]) -> None:
     made = model.model_validate(body)
@@ -105,10 +111,19 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
             "overlap on mon 00:00",
         ),
         (tariff(windows=[window(), window()]), "two windows have the id 'night'"),
-        (tariff(windows=[window(begin="22:10:00")]), "is not on a quarter of an hour"),
+        (
+            tariff(price(), price(window="night"), windows=[window(begin="22:10:00")]),
+            "prices.1 is for window 'night', which is not on quarters of an hour; distance is kept by the quarter",
+        ),
+        (tariff(windows=[window(begin="22:00:30")]), "is not on a minute"),
+        (tariff(windows=[window(hours=["07:00-08:00"])]), "window 'night' needs begin and end, or hours"),
+        (tariff(windows=[window(end=None)]), "window 'night' needs begin and end, or hours"),
+        (tariff(windows=[{"id": "rush", "hours": ["07:00-09:00", "08:30-10:00"]}]), "hours of window 'rush' overlap"),
+        (tariff(windows=[{"id": "rush", "hours": ["7-9"]}]), "write begin and end, for instance 07:00-08:30"),
+        (tariff(windows=[window(season="peak")]), "window 'night' has a season or holidays; write calendar ="),
         (tariff(windows=[window(begin="22:00:00Z")]), "windows use the payer's local time"),
         (tariff(windows=[window(begin=22)]), "write a time of the day"),
-        (tariff(windows=[window(days=[])]), "window 'night' has no days"),
+        (tariff(windows=[window(days=[])]), "should have at least 1 item"),
         (tariff(windows=[window(days=["mon", "mon"])]), "names a day twice"),
         (
             tariff(price(pool_id="km", allowance="9"), price(zone="*", pool_id="km", allowance="9001", unit="m")),
@@ -164,29 +179,6 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
 )
 def test_a_tariff_that_contradicts_itself_is_refused(body: dict[str, Any], said: str) -> None:
     assert said in faults(Tariff, body)
-
-
-@given(st.lists(st.integers(0, QUARTERS_OF_A_WEEK - 1), min_size=1, max_size=3, unique=True), st.integers(1, 96))
-def test_the_quarters_of_windows_are_those_that_their_times_say(begins: list[int], length: int) -> None:
-    names = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-    def clock(quarter: int) -> str:
-        return f"{quarter % 96 // 4:02}:{quarter % 4 * 15:02}:00"
-
-    windows = [
-        Window.model_validate({"id": str(at), "days": [names[at // 96]], "begin": clock(at), "end": clock(at + length)})
-        for at in begins
-    ]
-    expected = [
-        {str(at) for at in begins if (quarter - at) % QUARTERS_OF_A_WEEK < length}
-        for quarter in range(QUARTERS_OF_A_WEEK)
-    ]
-    assert [{one.id for one in windows if quarter in one.quarters} for quarter in range(QUARTERS_OF_A_WEEK)] == expected
-    body = tariff() | {"windows": [one.model_dump(mode="json") for one in windows]}
-    if max(map(len, expected)) > 1:
-        assert "overlap on" in faults(Tariff, body)
-    else:
-        Tariff.model_validate(body)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def line_of(text: str) -> int:
         ('currency = "USD"', 'currency = "USS"', "currency: no currency 'USS' in ISO 4217"),
         ("vat = {", "vatt = {", "payer.vatt: no such key; did you mean 'vat'?"),
         ("begin = 2026-03-01T00:00:00+01:00", "begin = 2026-03-01T00:00:00", "devices.1.begin: "),
-        ("begin = 22:00:00", "begin = 22:10:00", "windows.0.begin: "),
+        ("begin = 22:00:00", "begin = 22:00:10", "windows.0.begin: "),
         ("2020 51", "2020 52", "payment.iban: the check digits of the IBAN"),
         ("rate = 0.9123", "rate = inf", "rate: "),
         ("[[exchange_rate]]", "[[exchange_rates]]", "exchange_rates: no such table; did you mean [[exchange_rate]]?"),
