@@ -132,7 +132,7 @@ MORE_PRICES: dict[str, list[dict[str, Any]]] = {
         {"meter": "active day", "unit": "day", "unit_amount": Decimal(240)},
     ],
 }
-DAILY_CAPS = {"EUR": [{"pool": "device", "per": "day", "amount": Decimal("0.60"), "meters": ["duration"]}]}
+DAILY_CAPS = {"EUR": [{"scope": "device", "span": "day", "amount": Decimal("0.60"), "meters": ["duration"]}]}
 
 
 def contracts_toml(scenario: Scenario) -> str:

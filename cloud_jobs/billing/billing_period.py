@@ -6,6 +6,7 @@ import re
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
@@ -75,6 +76,44 @@ class BillingPeriod:
 
     def __str__(self) -> str:
         return days_text(self.first_day, self.last_day)
+
+
+class Cycle(StrEnum):
+    """How often a payer is billed."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    QUARTER = "quarter"
+    YEAR = "year"
+
+
+_MONTHS: Final = {Cycle.MONTH: 1, Cycle.QUARTER: 3, Cycle.YEAR: 12}
+
+
+def cycle_days(cycle: Cycle, anchor: date, day: date) -> tuple[date, date]:
+    """First and last day of the cycle that has a day.
+
+    Months, quarters and years are counted from `anchor`; a month without the anchor's day has the first of the next
+    month instead. Weeks begin on Mondays and end with the contract year.
+    """
+    if cycle is Cycle.DAY:
+        return day, day
+    if cycle is Cycle.WEEK:
+        year, monday = cycle_days(Cycle.YEAR, anchor, day), day - _DAY * day.weekday()
+        return max(monday, year[0]), min(monday + _DAY * 6, year[1])
+    step, months = _MONTHS[cycle], (day.year - anchor.year) * 12 + day.month - anchor.month
+    number = months // step
+    if _after_months(anchor, number * step) > day:
+        number -= 1
+    return _after_months(anchor, number * step), _after_months(anchor, (number + 1) * step) - _DAY
+
+
+def _after_months(day: date, months: int) -> date:
+    years, month = divmod(day.month - 1 + months, 12)
+    first = date(day.year + years, month + 1, 1)
+    length = monthrange(first.year, first.month)[1]
+    return first + _DAY * min(day.day - 1, length)
 
 
 def days_text(first: date, last: date) -> str:

@@ -31,6 +31,7 @@ from cloud_jobs.billing.rating.pools import (
     RatedPrice,
     Uses,
     exact_shares,
+    number_text,
     parts_of,
     pool_shares,
     pool_stages,
@@ -60,8 +61,11 @@ def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterat
         units, free = Fraction(stage.quantity, per_unit), stage.free / per_unit
         if len(stages) > 1:
             yield "until the price changed" if not number else "after it changed", f"{_text(units)} {unit}"
-        if free or (price.price.allowance and len(stages) == 1):
-            allowance = f"less the allowance of {price.price.allowance:f} {unit}"
+        if free or (price.allowance.numerator and len(stages) == 1):
+            units_free = Fraction(*price.allowance) / per_unit
+            allowance = (
+                f"less the allowance of {number_text(Decimal(units_free.numerator) / units_free.denominator)} {unit}"
+            )
             yield allowance if len(stages) == 1 else "less what is free", f"{_text(units - free)} {unit}"
         if price.price.step:
             started = stage.paid.end - stage.paid.begin

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import PayerContract, Pool
+from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
@@ -220,13 +220,17 @@ def _explained_fee(lake: Lake, snapshot: LakeState, contract: PayerContract, cha
 
 def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:
     """Whether the amount depends on other devices of the account."""
-    return any(
-        price.pool is Pool.ACCOUNT and price.meter is key.meter and price_text(price, one.tariff.currency) == key.price
-        for account in contract.accounts
-        if account.id == key.account
-        for one in account.spans
-        for price in one.tariff.prices
-    )
+    return any(pool.scope is not Pool.DEVICE for pool in _pools_of(contract, key))
+
+
+def _pools_of(contract: PayerContract, key: ChargeKey) -> Iterator[PoolKey]:
+    """The pools of the prices that a charge may be of."""
+    tariffs = [span.tariff for one in contract.accounts if one.id == key.account for span in one.spans]
+    for tariff in tariffs:
+        for price in tariff.prices:
+            named = tariff.pool_of.get(price.pool_id)
+            if price.meter is key.meter and price_text(price, tariff.currency, named) == key.price:
+                yield price.pool_key(named)
 
 
 def _computable(

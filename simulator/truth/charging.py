@@ -168,11 +168,15 @@ def price_text(price: AgreedPrice, currency: str) -> str:
     return words
 
 
+SPANS = {"day": "day", "cycle": "period"}
+KINDS = {"day": "daily", "cycle": "period"}
+
+
 def cap_text(cap: AgreedCap, currency: str) -> str:
     """A cap in words, for instance `at most 5.00 EUR a day for each device (distance)`."""
-    whom = {"device": "for each device", "account": "for the account"}[cap.pool]
+    whom = {"device": "for each device", "account": "for the account"}[cap.scope]
     meters = ", ".join(sorted(cap.meters)) or "all meters"
-    return f"at most {number_text(cap.amount, exponent(currency))} {currency} a {cap.per} {whom} ({meters})"
+    return f"at most {number_text(cap.amount, exponent(currency))} {currency} a {SPANS[cap.span]} {whom} ({meters})"
 
 
 def minimum_text(amount: Fraction, currency: str, days: int, of_days: int) -> str:
@@ -275,7 +279,7 @@ def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterabl
     family = contracts.family(payer, days)
     used = used_by(contracts, family, days, list(usage))
     charges = _usage_charges(used, worth)
-    charges += _daily_caps(used, charges, worth)
+    charges += _daily_caps(used, charges, _caps_on(contracts, family, days), worth)
     for name in family:
         of = contracts.days_of(name, days)
         assert of is not None
@@ -382,13 +386,13 @@ def tiered(price: AgreedPrice, units: Fraction) -> Fraction:
     return cost
 
 
-def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
+def _daily_caps(used: list[Used], charges: list[TrueCharge], caps_on: "CapsOn", worth: Worth) -> list[TrueCharge]:
     """What is above daily caps, summed over the period and rounded once for each device or account.
 
-    If the cap was in force all the time, the rest is at most the sum of the days' caps, also after rounding.
+    If the cap was in force on all days, the rest is at most the sum of the days' caps, also after rounding.
     """
     found = []
-    for whole, days in _days_under_caps(used, worth).items():
+    for whole, days in _days_under_caps(used, caps_on, worth).items():
         cap = AgreedCap(
             "account" if not whole.device else "device",
             "day",
@@ -398,10 +402,10 @@ def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> li
         charged = sum(charge.amount_minor for charge in charges if _is_under(cap, whole, charge.about))
         above: dict[str, Fraction] = {}
         for day in days.values():
-            above |= {text: above.get(text, Fraction(0)) + amount for text, amount in day.above.items()}
+            above[day.text] = above.get(day.text, Fraction(0)) + max(Fraction(0), day.charged - day.most)
         over = sum(above.values(), Fraction(0))
         taken = half_up(over)
-        if all(_has(cap, one.tariff) for one in used if one.account == whole.account):
+        if all(_has(cap, caps_on[one.account, one.day]) for one in used if one.account == whole.account):
             taken = max(taken, charged - half_up(sum((day.most for day in days.values()), Fraction(0))))
         taken = min(taken, charged)
         if taken:
@@ -413,52 +417,69 @@ def _daily_caps(used: list[Used], charges: list[TrueCharge], worth: Worth) -> li
     return found
 
 
-def _days_under_caps(used: list[Used], worth: Worth) -> dict[TrueKey, dict[date, "_CappedDay"]]:
+CapsOn = dict[tuple[str, date], AgreedTariff]
+"""For each account and local day a tariff version with the caps that are in force for most of the day."""
+
+
+def _caps_on(contracts: TrueContracts, accounts: list[str], days: TrueDays) -> CapsOn:
+    """Of caps that are in force for equally long, the later ones. Versions with the same caps count as one."""
+    quarters: dict[tuple[str, date], dict[object, int]] = {}
+    found: CapsOn = {}
+    for name in accounts:
+        for moment, local in quarters_of(days):
+            account = contracts.account(name, moment)
+            if account is not None:
+                try:
+                    tariff = contracts.tariff(account.tariff, moment)
+                except TruthError:
+                    continue
+                counts = quarters.setdefault((name, local.date()), {})
+                counts[tariff.currency, tariff.caps] = counts.get((tariff.currency, tariff.caps), 0) + 1
+                if counts[tariff.currency, tariff.caps] >= max(counts.values()):
+                    found[name, local.date()] = tariff
+    return found
+
+
+def _days_under_caps(used: list[Used], caps_on: CapsOn, worth: Worth) -> dict[TrueKey, dict[date, "_CappedDay"]]:
     """The days under each cap. A cap is the same if only its amount changes; the key has its meters instead of a
     price.
     """
     regions = _first_regions(used)
     found: dict[TrueKey, dict[date, _CappedDay]] = {}
-    for one in sorted(used, key=lambda one: one.moment):
-        for cap in _caps_of(one.tariff, "day"):
+    for one in used:
+        tariff = caps_on[one.account, one.day]
+        for cap in _caps_of(tariff, "day"):
             if not cap.meters or one.price.meter in cap.meters:
                 if len(one.price.tiers) > 1 or one.price.allowance:
                     raise TruthError(f"tariff {one.tariff.id}: a daily cap on a price with tiers or an allowance")
                 region = regions[one.account, one.tenant, one.device]
-                about = _capped(cap, TrueKey(one.account, region, one.tenant, one.device), one.tariff.currency)
+                about = _capped(cap, TrueKey(one.account, region, one.tenant, one.device), tariff.currency)
                 days = found.setdefault(about._replace(price=", ".join(sorted(cap.meters))), {})
                 amount = one.price.tiers[0].unit_amount * one.quantity / BASE_IN_UNIT[one.price.unit]
-                minor = worth(one.tariff.currency)
-                days.setdefault(one.day, _CappedDay()).add(about.price, amount * minor, cap.amount * minor)
+                day = days.setdefault(one.day, _CappedDay(about.price, cap.amount * worth(tariff.currency)))
+                day.charged += amount * worth(one.tariff.currency)
     return found
 
 
 class _CappedDay:
-    """The charges of a day under a cap, in the order of time, and what is above the cap, by the cap's text."""
+    """The charges of a day under a cap."""
 
-    def __init__(self) -> None:
-        self.charged, self.most = Fraction(0), Fraction(0)
-        self.above: dict[str, Fraction] = {}
-
-    def add(self, text: str, amount: Fraction, most: Fraction) -> None:
-        self.most = max(self.most, most)
-        kept = min(amount, max(Fraction(0), most - self.charged))
-        self.charged += kept
-        self.above[text] = self.above.get(text, Fraction(0)) + amount - kept
+    def __init__(self, text: str, most: Fraction) -> None:
+        self.text, self.most, self.charged = text, most, Fraction(0)
 
 
 def _has(cap: AgreedCap, tariff: AgreedTariff) -> bool:
     """Whether a tariff has this cap, with any amount."""
     return any(
-        (one.pool, one.per, sorted(one.meters)) == (cap.pool, cap.per, sorted(cap.meters)) for one in tariff.caps
+        (one.scope, one.span, sorted(one.meters)) == (cap.scope, cap.span, sorted(cap.meters)) for one in tariff.caps
     )
 
 
 def _caps_of(tariff: AgreedTariff, span: str) -> list[AgreedCap]:
-    """The caps by day or period. Raises TruthError if two caps have a meter in common, because their order would
+    """The caps by day or cycle. Raises TruthError if two caps have a meter in common, because their order would
     matter.
     """
-    caps = [cap for cap in tariff.caps if cap.per == span]
+    caps = [cap for cap in tariff.caps if cap.span == span]
     for one, other in combinations(caps, 2):
         if not one.meters or not other.meters or set(one.meters) & set(other.meters):
             raise TruthError(f"tariff {tariff.id}: two caps by {span} for the same meter; the truth knows one")
@@ -468,8 +489,8 @@ def _caps_of(tariff: AgreedTariff, span: str) -> list[AgreedCap]:
 def _capped(cap: AgreedCap, charge: TrueKey, currency: str) -> TrueKey:
     """The key of a cap's charge: the device or account, and the meter if the cap has only one."""
     meter = cap.meters[0] if len(cap.meters) == 1 else ""
-    kind, text = f"{cap.per.replace('day', 'daily')} cap", cap_text(cap, currency)
-    if cap.pool == "account":
+    kind, text = f"{KINDS[cap.span]} cap", cap_text(cap, currency)
+    if cap.scope == "account":
         return TrueKey(charge.account, kind=kind, meter=meter, price=text)
     return TrueKey(charge.account, charge.region, charge.tenant, charge.device, kind, meter, price=text)
 
@@ -484,7 +505,7 @@ def _first_regions(used: list[Used]) -> dict[tuple[str, str, str], str]:
 
 
 def _is_under(cap: AgreedCap, about: TrueKey, charge: TrueKey) -> bool:
-    whose = cap.pool == "account" or (charge.tenant, charge.device) == (about.tenant, about.device)
+    whose = cap.scope == "account" or (charge.tenant, charge.device) == (about.tenant, about.device)
     return whose and charge.account == about.account and (not cap.meters or charge.meter in cap.meters)
 
 
@@ -492,7 +513,7 @@ def _at_the_end(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], w
     """The caps of the period, by the tariff in force at its end, on rounded amounts."""
     regions = _first_regions(used)
     added: list[TrueCharge] = []
-    for cap in _caps_of(tariff, "period"):
+    for cap in _caps_of(tariff, "cycle"):
         most = half_up(cap.amount * worth(tariff.currency))
         sums: dict[TrueKey, int] = {}
         for charge in own:

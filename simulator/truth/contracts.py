@@ -138,8 +138,8 @@ class AgreedWindow(NamedTuple):
 class AgreedCap(NamedTuple):
     """The maximum for each device or account, by day or period; empty `meters`: all."""
 
-    pool: str
-    per: str
+    scope: str
+    span: str
     amount: Fraction
     meters: tuple[str, ...]
 
@@ -307,8 +307,10 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
         )
         for one in body.get("windows", ())
     )
+    if any(one.get("zones") or one.get("windows") for one in body.get("caps", ())):
+        raise TruthError("the truth knows caps of all zones and windows")
     caps = tuple(
-        AgreedCap(one["pool"], one["per"], _number(one["amount"]), tuple(one.get("meters", ())))
+        AgreedCap(one["scope"], one["span"], _number(one["amount"]), tuple(one.get("meters", ())))
         for one in body.get("caps", ())
     )
     least = body.get("minimum_amount")
@@ -316,7 +318,7 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
         body["id"],
         _moment(body["effective_from"]),
         body["currency"],
-        tuple(_price(one) for one in body["prices"]),
+        tuple(_price(one, body.get("pools", ())) for one in body["prices"]),
         windows,
         caps,
         None if least is None else _number(least),
@@ -325,7 +327,10 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
     )
 
 
-def _price(body: dict[str, Any]) -> AgreedPrice:
+def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice:
+    named = next((one for one in pools if one["id"] == body.get("pool")), {})
+    if (named or body).get("span", "cycle") != "cycle" or named.get("unit", body["unit"]) != body["unit"]:
+        raise TruthError("the truth knows pools of a period, in the unit of their prices")
     tiers = tuple(
         AgreedTier(None if tier.get("up_to") is None else _number(tier["up_to"]), _number(tier["unit_amount"]))
         for tier in body.get("tiers", ())
@@ -337,9 +342,9 @@ def _price(body: dict[str, Any]) -> AgreedPrice:
         body["unit"],
         tiers or (AgreedTier(None, _number(body["unit_amount"])),),
         body.get("tier_mode", "graduated") if tiers else "",
-        _number(body.get("allowance", 0)),
-        body.get("pool", "device"),
-        body.get("pool_id") or "",
+        _number((named or body).get("allowance", 0)),
+        named.get("scope", "device") if named else body.get("pool", "device"),
+        named.get("id", ""),
     )
 
 

@@ -366,7 +366,7 @@ def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
         "currency": "EUR",
         "windows": [{"id": "night", "days": list(WEEKDAYS), "begin": "22:00", "end": "06:00"}],
         "prices": prices,
-        "caps": [{"pool": "device", "per": "day", "amount": Decimal("11.00"), "meters": ["distance"]}],
+        "caps": [{"scope": "device", "span": "day", "amount": Decimal("11.00"), "meters": ["distance"]}],
     }
 
 
@@ -378,7 +378,7 @@ def _mile_tariff() -> dict[str, Any]:
         {"unit_amount": Decimal("0.3")},
     ]
     prices: list[dict[str, Any]] = [
-        {"meter": "distance", "zone": zone, "unit": "km", "tiers": tiers, "pool_id": "km"} for zone in ("", "*")
+        {"meter": "distance", "zone": zone, "unit": "km", "tiers": tiers, "pool": "km"} for zone in ("", "*")
     ]
     prices += [
         {"meter": "entry", "zone": "*", "unit": "each", "unit_amount": Decimal("1.10")},
@@ -390,8 +390,9 @@ def _mile_tariff() -> dict[str, Any]:
         "id": "mile",
         "effective_from": BEGIN,
         "currency": "USD",
+        "pools": [{"id": "km"}],
         "prices": prices,
-        "caps": [{"pool": "device", "per": "period", "amount": Decimal("290.00"), "meters": ["distance"]}],
+        "caps": [{"scope": "device", "span": "cycle", "amount": Decimal("290.00"), "meters": ["distance"]}],
         "minimum_amount": Decimal("50.00"),
     }
 

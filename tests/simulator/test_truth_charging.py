@@ -87,7 +87,7 @@ def test_a_pool_is_rounded_once_and_divided_by_the_largest_remainder() -> None:
 
 def test_what_is_above_a_daily_cap_is_taken_off_once() -> None:
     """Two local days of 12.345 and 11.1 EUR, capped at 10: 3.445 too much, 3.45 off. 23:30 in Berlin is 22:30 UTC."""
-    cap = 'caps = [{ pool = "device", per = "day", amount = "10", meters = ["distance"] }]'
+    cap = 'caps = [{ scope = "device", span = "day", amount = "10", meters = ["distance"] }]'
     price = tariff(f'{KM}, unit_amount = "1"', more=cap)
     days = [datetime(2026, 3, 10, 22, 30, tzinfo=UTC), datetime(2026, 3, 10, 23, 30, tzinfo=UTC)]
     found = owed([payer(), price], km(12.345, at=days[0]), km(11.1, at=days[1]), km(1, at=days[1] + timedelta(days=3)))
@@ -97,7 +97,7 @@ def test_what_is_above_a_daily_cap_is_taken_off_once() -> None:
 
 def test_a_period_cap_and_the_minimum_hold_at_the_end_of_the_period() -> None:
     price = f'{KM}, unit_amount = "1"'
-    cap = 'caps = [{ pool = "account", per = "period", amount = "30" }]\nminimum_amount = "20"'
+    cap = 'caps = [{ scope = "account", span = "cycle", amount = "30" }]\nminimum_amount = "20"'
     capped = tariff(price, begin="2026-03-31T21:45:00Z", more=cap)
     texts = [payer(), tariff(price), capped]
     assert [owed(texts, km(length)).net_minor for length in (50, 30, 25, 20, 5)] == [3000, 3000, 2500, 2000, 2000]

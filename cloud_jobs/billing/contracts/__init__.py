@@ -14,10 +14,10 @@ from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, Unk
 from cloud_jobs.billing.contracts.fees import Fee, Proration
 from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Address, Vat, VatCategory
 from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, FeeSpan, PayerContract, TariffSpan
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool, PoolKey, Price, TierMode
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, PoolKey, Price, Span, TierMode
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.contracts.tariff import Cap, CapSpan, Tariff
+from cloud_jobs.billing.contracts.tariff import Cap, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
 from cloud_jobs.billing.contracts.windows import Calendar, Window, window_at
 
@@ -34,7 +34,6 @@ __all__ = [
     "BlockedPayer",
     "Calendar",
     "Cap",
-    "CapSpan",
     "ContractFault",
     "Contracts",
     "DoubtBounds",
@@ -42,6 +41,7 @@ __all__ = [
     "Fee",
     "FeeSpan",
     "LegalEntity",
+    "NamedPool",
     "Payer",
     "PayerContract",
     "Payment",
@@ -49,6 +49,7 @@ __all__ = [
     "PoolKey",
     "Price",
     "Proration",
+    "Span",
     "StatedContract",
     "Tariff",
     "TariffSpan",

@@ -9,7 +9,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from cloud_jobs.billing.contracts.fees import Fees, repeated_ids
+from cloud_jobs.billing.billing_period import Cycle
+from cloud_jobs.billing.contracts.fees import Fees, LocalDay, repeated_ids
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
     Address,
@@ -78,6 +79,10 @@ def rate_id(currency: str, into: str) -> str:
 # Sellers: the legal entities that issue invoices.
 
 
+PaymentDays = Annotated[int, Field(ge=0, le=365, strict=True)]
+"""Days from the date of an invoice until it is to be paid."""
+
+
 class Payment(Contract):
     """How to pay an invoice. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
 
@@ -101,7 +106,7 @@ class LegalEntity(Contract):
     contact: Text | None = None
     number_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9][A-Z0-9-]{0,15}$")]
     payment: Payment
-    payment_days: int = Field(default=30, ge=0, le=365, strict=True)
+    payment_days: PaymentDays = 30
     logo: Logo | None = None
     colour: Colour | None = None
 
@@ -128,7 +133,8 @@ class DoubtBounds(Contract):
 class Payer(Contract):
     """The part of an account that gets invoices: one seller, currency and time zone for itself and its children.
 
-    `language`: of printed documents; None: that of the seller's country, or English.
+    `language`: of printed documents; None: that of the seller's country, or English. `cycle`: the periods that are
+    billed; None: any. `payment_days`: None: those of the seller.
     """
 
     legal_entity: Id
@@ -139,6 +145,8 @@ class Payer(Contract):
     vat_id: VatId | None = None
     buyer_reference: Text | None = None
     language: Language | None = None
+    cycle: Cycle | None = None
+    payment_days: PaymentDays | None = None
     doubts: DoubtBounds = DoubtBounds()
 
     @model_validator(mode="after")
@@ -180,7 +188,8 @@ class Account(Contract):
     """One version of an account. It pays itself (`payer`), or its charges are on the invoice of its `parent`.
 
     It is in force until the next version, or until `effective_until` (excluded). After that nobody pays for its
-    devices, unless a later version begins. `fees`: of this customer, beside those of its tariff.
+    devices, unless a later version begins. `fees`: of this customer, beside those of its tariff. `year_begins`: the
+    first day of a contract year, from which the payer's cycles are counted; None: that of the parent, or 1 January.
     """
 
     id: Id
@@ -190,6 +199,7 @@ class Account(Contract):
     parent: Id | None = None
     payer: Payer | None = None
     tariff: Id
+    year_begins: LocalDay | None = None
     fees: Fees = ()
     devices: tuple[Assignment, ...] = ()
 

@@ -10,8 +10,8 @@ from typing import Annotated, Self
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from cloud_jobs.billing.contracts.fields import Contract, Id, SignedAmount, SignedPercent, Text, Zone
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool
-from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
+from cloud_jobs.billing.contracts.prices import Pool, selects
+from cloud_jobs.billing.units import Meter
 
 
 class Proration(StrEnum):
@@ -75,15 +75,12 @@ class Fee(Contract):
 
     def covers(self, meter: Meter, zone: str) -> bool:
         """Whether a per cent is of the usage of this meter in this zone."""
-        if self.meters and meter not in self.meters:
-            return False
-        if not self.zones:
-            return True
-        has_zone = MEASURE_OF[meter].zones is not MeterZones.NONE
-        return has_zone and (zone in self.zones or (zone != "" and ANY_ZONE in self.zones))
+        return selects(self.meters, self.zones, meter, zone)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        if self.scope is Pool.TREE:
+            raise ValueError(f"fee {self.id!r} is of a device or an account; write it into the payer's account")
         if (self.amount is None) == (self.percent is None):
             raise ValueError(f"fee {self.id!r} needs either an amount or a percent")
         if self.percent is None and (self.meters or self.zones):

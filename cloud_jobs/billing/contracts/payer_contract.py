@@ -15,6 +15,7 @@ from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEnt
 from cloud_jobs.billing.contracts.errors import ContractFault, Named
 from cloud_jobs.billing.contracts.fees import Fee
 from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID
+from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.published import (
     EVER,
     ContractVersion,
@@ -24,7 +25,7 @@ from cloud_jobs.billing.contracts.published import (
     moment_of,
     parsed,
 )
-from cloud_jobs.billing.contracts.tariff import CapSpan, Tariff
+from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.windows import Calendar, window_at
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
@@ -86,8 +87,8 @@ class AccountContract:
 
     @property
     def depends_on_days(self) -> bool:
-        """Whether a charge depends on the day of use: a daily cap does."""
-        return any(cap.per is CapSpan.DAY for span in self.spans for cap in span.tariff.caps)
+        """Whether a charge depends on the day of use: by a cap or pool of a day or week."""
+        return any(span.tariff.spans & {Span.DAY, Span.WEEK} for span in self.spans)
 
     @property
     def sells_inferred_entries(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from decimal import Decimal
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Final, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Zone
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
@@ -25,10 +26,28 @@ class TierMode(StrEnum):
 
 
 class Pool(StrEnum):
-    """Whose quantities are added up for tiers, allowances and caps: each device's or the whole account's."""
+    """Whose quantities or amounts are added up: each device's, the account's, or those of all accounts of a payer."""
 
     DEVICE = "device"
     ACCOUNT = "account"
+    TREE = "tree"
+
+
+class Span(StrEnum):
+    """The time for which they are added up: a local day or week (from Monday), the period, or the contract year."""
+
+    DAY = "day"
+    WEEK = "week"
+    CYCLE = "cycle"
+    YEAR = "year"
+
+
+def selects(meters: Collection[Meter], zones: Collection[str], meter: Meter, zone: str) -> bool:
+    """Whether the usage of a meter in a zone is among these meters and zones; () stands for all."""
+    if meters and meter not in meters:
+        return False
+    has_zone = MEASURE_OF[meter].zones is not MeterZones.NONE
+    return not zones or (has_zone and (zone in zones or (zone != "" and ANY_ZONE in zones)))
 
 
 class Tier(Contract):
@@ -38,10 +57,31 @@ class Tier(Contract):
     unit_amount: UnitAmount
 
 
-class PoolKey(NamedTuple):
-    """The pool of a price in all versions of a tariff: by `pool_id`, or by the place of the price."""
+_SHORT_FORMS: Final = frozenset({Pool.DEVICE.value, Pool.ACCOUNT.value})
+"""A pool of one price; no pool of a tariff has such an id."""
 
-    is_of_account: bool
+
+def _no_short_form(of_id: str) -> str:
+    if of_id in [*Pool]:
+        raise ValueError(f"{of_id!r} is a scope; give the pool another id")
+    return of_id
+
+
+class NamedPool(Contract):
+    """A pool of the prices that name it. `allowance`: its first units are free; `unit`: of the allowance."""
+
+    id: Annotated[Id, AfterValidator(_no_short_form)]
+    scope: Pool = Pool.DEVICE
+    span: Span = Span.CYCLE
+    allowance: Amount = Decimal(0)
+    unit: str = ""
+
+
+class PoolKey(NamedTuple):
+    """The pool of a price in all versions of a tariff: by its id, or by the place of the price."""
+
+    scope: Pool
+    span: Span
     meter: Meter
     pool_id: str
     zone: str = ""
@@ -51,8 +91,8 @@ class PoolKey(NamedTuple):
 class Price(Contract):
     """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
 
-    Each price has its own allowance, tiers and rounding; prices with the same `pool_id` share them. `step`: the units
-    that a pool pays for are rounded up to whole steps.
+    Each price has its own allowance, tiers and rounding, by device or account and `span`; prices that name a pool of
+    the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps.
     """
 
     meter: Meter
@@ -64,8 +104,8 @@ class Price(Contract):
     tier_mode: TierMode = TierMode.GRADUATED
     allowance: Amount = Decimal(0)
     step: Annotated[Amount, Field(gt=0)] | None = None
-    pool: Pool = Pool.DEVICE
-    pool_id: Id | None = None
+    pool: Id = Pool.DEVICE.value
+    span: Span = Span.CYCLE
 
     @property
     def base_per_unit(self) -> int:
@@ -73,16 +113,20 @@ class Price(Contract):
         return MEASURE_OF[self.meter].sale_units[self.unit].base_per_unit
 
     @property
-    def pool_key(self) -> PoolKey:
-        is_of_account = self.pool is Pool.ACCOUNT
-        if self.pool_id is not None:
-            return PoolKey(is_of_account, self.meter, self.pool_id)
-        return PoolKey(is_of_account, self.meter, "", self.zone, self.window)
+    def pool_id(self) -> str:
+        """The id of a pool of the tariff; "" for a pool of its own."""
+        return "" if self.pool in _SHORT_FORMS else self.pool
 
     @property
-    def is_flat(self) -> bool:
-        """Whether every unit costs the same."""
-        return not self.tiers and not self.allowance and self.step is None
+    def step_base(self) -> Decimal:
+        """The step in base units; 0 for none."""
+        return (self.step or 0) * Decimal(self.base_per_unit)
+
+    def pool_key(self, named: NamedPool | None) -> PoolKey:
+        """`named`: the pool of the tariff that it names, if any."""
+        if named is not None:
+            return PoolKey(named.scope, named.span, self.meter, named.id)
+        return PoolKey(Pool(self.pool), self.span, self.meter, "", self.zone, self.window)
 
     @model_validator(mode="after")
     def _of_its_meter(self) -> Self:
@@ -97,6 +141,16 @@ class Price(Contract):
             raise ValueError(f'{self.meter} is of a {what}: name its zone, or write "*" for every one')
         if self.meter is Meter.ACTIVE_DAY and self.window:
             raise ValueError(f"{self.meter} counts whole days; leave out window {self.window!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _states_its_pool_once(self) -> Self:
+        if self.pool == Pool.TREE:
+            raise ValueError(
+                "accounts of a payer share a pool of the tariff: give it an id and scope = 'tree' in pools"
+            )
+        if self.pool_id and (self.allowance or self.span is not Span.CYCLE):
+            raise ValueError(f"allowance and span are those of pool {self.pool!r}; write them there")
         return self
 
     @model_validator(mode="after")

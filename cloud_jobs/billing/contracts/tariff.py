@@ -1,17 +1,18 @@
-"""Tariffs: prices by meter, zone and window, with tiers, caps, fees and a minimum fee."""
+"""Tariffs: prices by meter, zone and window, with pools, tiers, caps, fees and a minimum fee."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import StrEnum
+import math
+from collections.abc import Collection, Iterator
+from decimal import Decimal
 from itertools import combinations, islice
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, decimals_of
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool, Price
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Zone, decimals_of
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, Price, Span, selects
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
@@ -19,25 +20,73 @@ from geo.reference.moments import Moment
 MAX_PRICES: Final = 10_000
 MAX_WINDOWS: Final = 100
 MAX_CAPS: Final = 100
-
-
-class CapSpan(StrEnum):
-    """The time that a cap limits: each local day, or the whole billing period."""
-
-    DAY = "day"
-    PERIOD = "period"
+MAX_POOLS: Final = 100
 
 
 class Cap(Contract):
-    """The maximum for each device or the account, by local day or period. `meters` (): all meters."""
+    """The maximum for each device or the account, by local day, period or contract year.
 
-    pool: Pool
-    per: CapSpan
+    `meters`, `zones`, `windows`: the usage that it is for, by its price's window; (): all.
+    """
+
+    scope: Literal[Pool.DEVICE, Pool.ACCOUNT]
+    span: Literal[Span.DAY, Span.CYCLE, Span.YEAR]
     amount: Amount
     meters: tuple[Meter, ...] = ()
+    zones: tuple[Zone, ...] = ()
+    windows: tuple[str, ...] = ()
 
-    def holds_for(self, meter: Meter) -> bool:
-        return not self.meters or meter in self.meters
+    def covers(self, meter: Meter, zone: str, window: str) -> bool:
+        return selects(self.meters, self.zones, meter, zone) and (not self.windows or window in self.windows)
+
+    @property
+    def all_meters(self) -> frozenset[Meter]:
+        """The meters that it is for; only those of zones if it names zones."""
+        return frozenset(meter for meter in self.meters or Meter if not self.zones or meter not in _WITHOUT_ZONES)
+
+    @property
+    def without_amount(self) -> Cap:
+        """What it is for: the same in versions that only change its amount."""
+        same = {name: tuple(sorted(getattr(self, name))) for name in ("meters", "zones", "windows")}
+        return self.model_copy(update={"amount": Decimal(0)} | same)
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Sort key: caps of devices come before those of accounts, and a cap before those that contain it."""
+        size = (
+            len(self.all_meters),
+            len(self.zones) + (MAX_PRICES if ANY_ZONE in self.zones else 0) or math.inf,
+            len(self.windows) or math.inf,
+        )
+        return self.scope is Pool.ACCOUNT, size, self.meters, self.zones, self.windows
+
+    def contains(self, other: Cap) -> bool:
+        """Whether everything that another cap is for is also under this one."""
+        zones = not self.zones or (other.zones and all(_is_among(zone, self.zones) for zone in other.zones))
+        windows = not self.windows or (other.windows and {*other.windows} <= {*self.windows})
+        return bool(other.all_meters <= self.all_meters and zones and windows)
+
+    def overlaps(self, other: Cap) -> bool:
+        """Whether some amount may be under both."""
+        pairs = (self.zones, other.zones), (other.zones, self.zones)
+        zones = any(not these or not those or any(_is_among(zone, those) for zone in these) for these, those in pairs)
+        windows = not self.windows or not other.windows or {*self.windows} & {*other.windows}
+        return bool(self.all_meters & other.all_meters and zones and windows)
+
+
+_WITHOUT_ZONES: Final = frozenset(meter for meter, measure in MEASURE_OF.items() if measure.zones is MeterZones.NONE)
+
+
+def _may_be_under(cap: Cap, price: Price) -> bool:
+    """Whether a cap is for some of the usage that a price is for."""
+    if cap.covers(price.meter, price.zone, price.window):
+        return True
+    # the price of any zone is that of the zones of the cap, too
+    return price.zone == ANY_ZONE and any(cap.covers(price.meter, zone, price.window) for zone in cap.zones if zone)
+
+
+def _is_among(zone: str, zones: Collection[str]) -> bool:
+    return zone in zones or (zone != "" and ANY_ZONE in zones)
 
 
 class Tariff(Contract):
@@ -46,7 +95,8 @@ class Tariff(Contract):
     A meter that has a price for one zone needs one for every zone in which it is used, its own or ANY_ZONE's; a missing
     price is an error, never free. A meter without any price is not sold; `not_sold` must name one that the previous
     version sells. `minimum_amount`: the least that an account pays for a period in which it has a device, or for any
-    period with `minimum_without_devices`; see `proration`. `calendar`: has the seasons and holidays of the windows.
+    period with `minimum_without_devices`; see `proration`. With `minimum_span` year it is for a contract year, and what
+    is missing is charged with the year's last period. `calendar`: has the seasons and holidays of the windows.
     """
 
     id: Id
@@ -55,9 +105,11 @@ class Tariff(Contract):
     calendar: Id | None = None
     prices: Annotated[tuple[Price, ...], Field(max_length=MAX_PRICES)]
     windows: Annotated[tuple[Window, ...], Field(max_length=MAX_WINDOWS)] = ()
+    pools: Annotated[tuple[NamedPool, ...], Field(max_length=MAX_POOLS)] = ()
     caps: Annotated[tuple[Cap, ...], Field(max_length=MAX_CAPS)] = ()
     fees: Fees = ()
     minimum_amount: Amount | None = None
+    minimum_span: Literal[Span.CYCLE, Span.YEAR] = Span.CYCLE
     proration: Proration = Proration.BY_DAY
     minimum_without_devices: bool = False
     not_sold: tuple[Meter, ...] = ()
@@ -101,40 +153,70 @@ class Tariff(Contract):
                 yield f"{self.prices[placed[meter, zone, window]]} has a price, and none outside its windows"
 
     def _pool_faults(self) -> Iterator[str]:
-        """Prices of one pool may differ in amounts, but not in meter, pool, allowance and step."""
-        first: dict[str, int] = {}
+        """Prices of one pool may differ in amounts, but not in meter and step."""
+        yield from repeated_ids("pools", (pool.id for pool in self.pools))
+        pools, first = self.pool_of, dict[str, int]()
         for number, price in enumerate(self.prices):
-            if price.pool_id is not None:
-                at = first.setdefault(price.pool_id, number)
-                one, other = (
-                    {"meter": each.meter, "pool": each.pool, "allowance": each.allowance * each.base_per_unit}
-                    | {"step": (each.step or 0) * each.base_per_unit}
-                    for each in (self.prices[at], price)
-                )
-                for what in one:
-                    if one[what] != other[what]:
-                        yield f"prices.{at} and prices.{number} have one pool_id, {price.pool_id!r}, and two {what}s"
+            named = price.pool_id and pools.get(price.pool_id)
+            if named is None:
+                yield f"prices.{number} names pool {price.pool_id!r}, which pools does not have"
+            elif named:
+                at = first.setdefault(named.id, number)
+                one = self.prices[at]
+                if one.meter != price.meter:
+                    yield f"prices.{at} and prices.{number} have one pool, {named.id!r}, and two meters"
+                elif one.step_base != price.step_base:
+                    yield f"prices.{at} and prices.{number} have one pool, {named.id!r}, and two steps"
+                elif named.unit not in MEASURE_OF[price.meter].sale_units and (named.unit or named.allowance):
+                    units = " or ".join(repr(unit) for unit in MEASURE_OF[price.meter].sale_units)
+                    yield f"pool {named.id!r} has the unit {named.unit!r}, and {price.meter} is sold by {units}"
+        yield from (f"pool {of_id!r} has no price" for of_id in pools if of_id not in first)
+
+    @property
+    def pool_of(self) -> dict[str, NamedPool]:
+        """The pools by id."""
+        return {pool.id: pool for pool in self.pools}
+
+    @property
+    def spans(self) -> frozenset[Span]:
+        """The times other than the period that its pools, caps and minimum are for."""
+        found = {pool.span for pool in self.pools} | {price.span for price in self.prices}
+        found |= {cap.span for cap in self.caps} | ({self.minimum_span} if self.minimum_amount is not None else set())
+        return frozenset(found - {Span.CYCLE})
 
     def _cap_faults(self) -> Iterator[str]:
         sold = {price.meter for price in self.prices}
+        windows = {price.window for price in self.prices}
         for number, cap in enumerate(self.caps):
             if unsold := [meter for meter in cap.meters if meter not in sold]:
                 yield f"caps.{number} is for {unsold[0]}, which has no price"
+            if unpriced := [window for window in cap.windows if window not in windows]:
+                yield f"caps.{number} is for window {unpriced[0]!r}, which has no price of its own"
             if len(set(cap.meters)) != len(cap.meters):
                 yield f"caps.{number} names a meter twice"
-            if cap.per is CapSpan.DAY:
+            if cap.span is Span.DAY:
                 # tiers and allowances are of the whole period, so a single day has no cost
-                uneven = (price for price in self.prices if cap.holds_for(price.meter) and not price.is_flat)
-                for price in islice(uneven, 1):
-                    what = "tiers" if price.tiers else "an allowance" if price.allowance else "a step"
+                capped = (price for price in self.prices if _may_be_under(cap, price))
+                for price in islice((price for price in capped if self._is_uneven(price)), 1):
+                    what = "tiers" if price.tiers else "a step" if price.step else "an allowance"
                     yield (
                         f"caps.{number} is by day, and the price for {price} has {what}; cap the period, or give the "
                         "price one amount"
                     )
         for (first, one), (second, other) in combinations(enumerate(self.caps), 2):
-            shared = [meter for meter in Meter if one.holds_for(meter) and other.holds_for(meter)]
-            if (one.pool, one.per) == (other.pool, other.per) and shared:
-                yield f"caps.{first} and caps.{second} are both by {one.pool} and {one.per} for {shared[0]}"
+            is_same = (one.scope, one.span) == (other.scope, other.span)
+            is_within = one.contains(other) != other.contains(one)
+            if is_same and one.overlaps(other) and not is_within:
+                yield (
+                    f"caps.{first} and caps.{second} are both by {one.scope} and {one.span}, and overlap; let one of "
+                    "them have all that the other has, or nothing of it"
+                )
+
+    def _is_uneven(self, price: Price) -> bool:
+        """Whether a unit of the price may cost more on one day than on another."""
+        pool = self.pool_of.get(price.pool_id)
+        allowance = pool.allowance if pool else price.allowance
+        return bool(price.tiers or allowance or price.step)
 
     def _fee_faults(self) -> Iterator[str]:
         yield from repeated_ids("fees", (fee.id for fee in self.fees))

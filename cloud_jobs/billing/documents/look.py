@@ -120,23 +120,33 @@ class Language:
             parts.append(self.say("price.step", quantity=self.number(found["step"]), unit=unit))
         if found["free"]:
             parts.append(self.say("price.free", quantity=self.number(found["free"]), unit=unit))
-        if found["pooled"]:
-            parts.append(self.say("price.pooled"))
-        if found["pool"]:
-            parts.append(self.say("price.pool", name=found["pool"]))
+        parts += self._pool(found)
         listed = ", ".join(parts)
         if found["mode"] is None or applied is None:
             return listed
         said = self._of_unit(applied.amount, applied.currency, unit)
         return f"{said if applied.is_tier else self.say('price.average', price=said)}\n{listed}"
 
+    def _pool(self, found: re.Match[str]) -> Iterator[str]:
+        if found["pooled"]:
+            yield self.say(f"price.pooled_{found['pooled'].replace(' ', '_')}")
+        if found["pool"]:
+            yield self.say("price.pool", name=found["pool"])
+        if found["by"]:
+            yield self.say(f"price.by_{found['by']}")
+
     def _cap(self, found: re.Match[str]) -> Iterator[str]:
         whom = f"price.cap_{found['span']}_{'device' if 'device' in found['whom'] else 'account'}"
         said = self.say(whom, amount=self.number(found["amount"]), currency=found["currency"])
         yield said if found["meters"] == "all meters" else f"{said} ({self._meters(found)})"
+        yield from self._zones(found)
+        if found["windows"]:
+            yield self.say("place.window", name=found["windows"])
 
     def _minimum(self, found: re.Match[str]) -> Iterator[str]:
-        yield self.say("price.minimum", amount=self.number(found["amount"]), currency=found["currency"])
+        yield self.say(
+            f"price.minimum_{found['span']}", amount=self.number(found["amount"]), currency=found["currency"]
+        )
         yield from self._days(found)
 
     def _meters(self, found: re.Match[str]) -> str:
@@ -154,6 +164,9 @@ class Language:
         yield from self._days(found)
         if found["limited"]:
             yield self.say("price.fee_limited")
+        yield from self._zones(found)
+
+    def _zones(self, found: re.Match[str]) -> Iterator[str]:
         if found["zones"]:
             named = {"outside all zones": self.say("place.outside"), "any zone": self.say("price.fee_any_zone")}
             zones = ", ".join(named.get(one, one) for one in found["zones"].split(", "))
@@ -180,14 +193,16 @@ _PRICE: Final = re.compile(
     rf"(?:(?P<mode>graduated|volume) )?(?P<amounts>{_NUMBER}(?: to {_NUMBER})?(?:, {_NUMBER}(?: to {_NUMBER})?)*)"
     rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?:, in started steps of (?P<step>{_NUMBER}))?"
     rf"(?:, the first (?P<free>{_NUMBER}) \w+ free)?"
-    r"(?P<pooled>, pooled by account)?(?:, pool (?P<pool>[a-z0-9._-]+))?"
+    r"(?:, pooled by (?P<pooled>account|all accounts))?(?:, pool (?P<pool>[a-z0-9._-]+))?"
+    r"(?:, by (?P<by>day|week|year))?"
 )
 _CAP: Final = re.compile(
-    rf"at most (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>day|period)"
+    rf"at most (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>day|period|year)"
     r" (?P<whom>for each device|for the account) \((?P<meters>[a-z, ]+)\)"
+    r"(?:, only (?P<zones>.+?))?(?:, in window (?P<windows>.+))?"
 )
 _DAYS: Final = r"(?:, (?P<days>\d+) of (?P<all>\d+) days)?"
-_MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a period{_DAYS}")
+_MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>period|year){_DAYS}")
 _FEE: Final = re.compile(
     rf"[^:]*(?::(?! )[^:]*)*: (?:(?P<amount>-?{_NUMBER}) (?P<currency>[A-Z]{{3}}) (?P<every>a period|once)"
     rf"|(?P<percent>-?{_NUMBER}) % of (?P<meters>[a-z, ]+?))"

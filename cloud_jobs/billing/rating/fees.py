@@ -16,12 +16,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import ANY_ZONE, AccountContract, Fee, PayerContract, Pool, Proration
+from cloud_jobs.billing.contracts import AccountContract, Fee, PayerContract, Pool, Proration
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
-from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
-from cloud_jobs.billing.rating.pools import PriceBook, number_text, worth_of
+from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind
+from cloud_jobs.billing.rating.pools import PriceBook, RatedPrice, number_text, worth_of, zones_text
 from cloud_jobs.billing.units import Meter, exponent, round_ratio
 
 # Fees as canonical text, which identifies charges.
@@ -41,8 +41,7 @@ def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool
         meters = ", ".join(sorted(meter.value for meter in fee.meters)) or "all usage"
         terms = f"{number_text(fee.percent or Decimal(0))} % of {meters}"
     device = ", for each device" if fee.scope is Pool.DEVICE else ""
-    named = {"": "outside all zones", ANY_ZONE: "any zone"}
-    zones = f", only {', '.join(named.get(zone, zone) for zone in sorted(fee.zones))}" if fee.zones else ""
+    zones = f", only {zones_text(fee.zones)}" if fee.zones else ""
     return f"{fee.name}: {terms}{device}{days_text(days)}{f', {LIMITED}' if is_limited else ''}{zones}"
 
 
@@ -155,8 +154,22 @@ class FeeDue(NamedTuple):
         return Charge(key=key, quantity=1, free=0, amount_minor=self.minor, metered=None)
 
 
-KeptShares = Mapping[tuple[str, str, Meter], Fraction]
-"""The share of usage charges that caps leave, by tenant, device and meter; what is not in it is not capped."""
+class UsePlace(NamedTuple):
+    """What a cap can choose usage by. `window`: that of its price."""
+
+    tenant: str
+    device: str
+    meter: Meter
+    zone: str
+    window: str
+
+    @classmethod
+    def of(cls, cell: Cell, price: RatedPrice) -> UsePlace:
+        return cls(cell.tenant, cell.device, cell.meter, cell.zone, price.price.window)
+
+
+KeptShares = Mapping[UsePlace, Fraction]
+"""The share of usage charges that caps leave; what is not in it is not capped."""
 
 
 def fees_due(
@@ -217,7 +230,8 @@ def _usage_of(fee: Fee, charges: Iterable[Charge], kept: KeptShares) -> dict[Sco
     for key, _, _, minor, _ in charges:
         if key.kind is ChargeKind.USAGE and key.meter is not None and fee.covers(key.meter, key.zone):
             scope = (key.tenant, key.device) if fee.scope is Pool.DEVICE else _ACCOUNT
-            found[scope] += minor * kept.get((key.tenant, key.device, key.meter), 1)
+            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window)
+            found[scope] += minor * (kept.get(of, 1) if kept else 1)
     return found
 
 

@@ -1,6 +1,6 @@
 """Cost of a pool: the allowance covers its first units, tiers price the rest, and the whole is rounded once.
 
-A pool is one meter of a device or an account in one period, by the place of its price or by a shared `pool_id`. The
+A pool is one meter of a device, an account or a tree in one span, by the place of its price or by the id of a pool. The
 text of a price does not matter. A change of price begins a new stage: usage before the change comes first, so the
 rest of the allowance and the position in the tiers continue. Within a stage units have no order; every use pays the
 stage's average. A price with a step has started steps: the units of the pool are rounded up to whole ones.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from itertools import groupby
@@ -20,18 +21,19 @@ from typing import Final, NamedTuple
 from cloud_jobs.billing.contracts import (
     ANY_ZONE,
     Cap,
-    CapSpan,
+    NamedPool,
     PayerContract,
     Pool,
     PoolKey,
     Price,
+    Span,
     Tariff,
     TariffSpan,
     TierMode,
 )
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
-from cloud_jobs.billing.units import Meter, exponent, round_ratio
+from cloud_jobs.billing.units import MEASURE_OF, Meter, exponent, round_ratio
 
 # Division of a rounded total by largest remainders.
 
@@ -90,10 +92,13 @@ def number_text(value: Decimal, digits: int = 0) -> str:
     return f"{whole}.{fraction}" if fraction else whole
 
 
-def price_text(price: Price, currency: str) -> str:
-    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km`.
+_POOLED: Final = {Pool.DEVICE: "", Pool.ACCOUNT: ", pooled by account", Pool.TREE: ", pooled by all accounts"}
 
-    `0.05 EUR/each, in started steps of 100`.
+
+def price_text(price: Price, currency: str, named: NamedPool | None = None) -> str:
+    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km, by year`.
+
+    `0.05 EUR/each, in started steps of 100`. `named`: the pool of the tariff that it names.
     """
     digits = exponent(currency)
     if price.unit_amount is not None:
@@ -105,18 +110,33 @@ def price_text(price: Price, currency: str) -> str:
         )
         amounts = f"{price.tier_mode.value} {tiers}"
     step = f", in started steps of {number_text(price.step)}" if price.step else ""
-    free = f", the first {number_text(price.allowance)} {price.unit} free" if price.allowance else ""
-    pooled = ", pooled by account" if price.pool is Pool.ACCOUNT else ""
-    shared = f", pool {price.pool_id}" if price.pool_id else ""
-    return f"{amounts} {currency}/{price.unit}{step}{free}{pooled}{shared}"
+    pool, (allowance, unit) = (
+        price.pool_key(named),
+        (named.allowance, named.unit) if named else (price.allowance, price.unit),
+    )
+    free = f", the first {number_text(allowance)} {unit} free" if allowance else ""
+    shared = f", pool {pool.pool_id}" if pool.pool_id else ""
+    span = "" if pool.span is Span.CYCLE else f", by {pool.span}"
+    return f"{amounts} {currency}/{price.unit}{step}{free}{_POOLED[pool.scope]}{shared}{span}"
 
 
 def cap_text(cap: Cap, currency: str) -> str:
-    """`at most 5.00 EUR a day for each device (distance, duration)`."""
-    span = "day" if cap.per is CapSpan.DAY else "period"
-    of_whom = "for each device" if cap.pool is Pool.DEVICE else "for the account"
+    """`at most 5.00 EUR a day for each device (distance, duration), only port, in window night`."""
+    of_whom = "for each device" if cap.scope is Pool.DEVICE else "for the account"
     meters = ", ".join(sorted(meter.value for meter in cap.meters)) or "all meters"
-    return f"at most {number_text(cap.amount, exponent(currency))} {currency} a {span} {of_whom} ({meters})"
+    zones = f", only {zones_text(cap.zones)}" if cap.zones else ""
+    windows = f", in window {', '.join(sorted(cap.windows))}" if cap.windows else ""
+    amount = f"at most {number_text(cap.amount, exponent(currency))} {currency} a {span_text(cap.span)}"
+    return f"{amount} {of_whom} ({meters}){zones}{windows}"
+
+
+def span_text(span: Span) -> str:
+    return "period" if span is Span.CYCLE else span.value
+
+
+def zones_text(zones: Iterable[str]) -> str:
+    named = {"": "outside all zones", ANY_ZONE: "any zone"}
+    return ", ".join(named.get(zone, zone) for zone in sorted(zones))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,6 +193,12 @@ class Place(NamedTuple):
     device: str
     zone: str
     window: str
+
+
+def span_begin(span: Span, day: date | None) -> date:
+    """The first day of the day or week that has a day."""
+    assert day is not None, "cells of pools of a day or week are of one day each"
+    return day - timedelta(days=day.weekday()) if span is Span.WEEK else day
 
 
 Uses = Mapping[tuple[RatedPrice, Place], int]
@@ -354,7 +380,7 @@ class PriceBook:
             *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
         )
         self._found: dict[tuple[int, Meter, str, str], RatedPrice | None] = {}
-        self.capped_by_day = [any(cap.per == "day" for cap in tariff.caps) for tariff in self.tariffs]
+        self.capped_by_day = [any(cap.span is Span.DAY for cap in tariff.caps) for tariff in self.tariffs]
 
     def sells(self, version: int, meter: Meter) -> bool:
         """Whether the version has a price for the meter anywhere. A meter without a price is not sold."""
@@ -420,12 +446,15 @@ def _rated(
     `terms` numbers the sets of prices of a pool. A price whose pool did not change is the object of `before`.
     """
     of_pool: defaultdict[PoolKey, list[tuple[str, str, str]]] = defaultdict(list)
-    stated = [(price, price.pool_key, price_text(price, tariff.currency)) for price in tariff.prices]
-    for price, pool, text in stated:
+    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, str]]()
+    for price in tariff.prices:
+        named = pools.get(price.pool_id)
+        stated.append((price, named, price.pool_key(named), price_text(price, tariff.currency, named)))
+    for price, _, pool, text in stated:
         of_pool[pool].append((price.zone, price.window, text))
     number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
     found = {}
-    for price, pool, text in stated:
+    for price, named, pool, text in stated:
         place = price.meter, price.zone, price.window
         was = before.get(place)
         if was is not None and was.terms == number[pool]:
@@ -434,6 +463,8 @@ def _rated(
         flat = None
         if price.unit_amount is not None and price.step is None:
             flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
-        allowance = Exact(*(Fraction(price.allowance) * price.base_per_unit).as_integer_ratio())
+        units, unit = (named.allowance, named.unit) if named else (price.allowance, price.unit)
+        base = MEASURE_OF[price.meter].sale_units[unit].base_per_unit if units else 0
+        allowance = Exact(*(Fraction(units) * base).as_integer_ratio())
         found[place] = RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance)
     return found

@@ -8,8 +8,12 @@ from datetime import date, datetime
 from fractions import Fraction
 from typing import NamedTuple
 
-from cloud_jobs.billing.contracts import AccountContract, CapSpan, PayerContract, Pool, PoolKey, Vat
+import numpy as np
+
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, PoolKey, Span, Vat
 from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
     MOST_MINOR,
     MOST_QUANTITY,
@@ -23,7 +27,7 @@ from cloud_jobs.billing.rating.charges import (
     TaxGroup,
     metered_key,
 )
-from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, Scope, fees_due, minimum_fee
+from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, Scope, UsePlace, fees_due, minimum_fee
 from cloud_jobs.billing.rating.pools import (
     Exact,
     Place,
@@ -33,10 +37,11 @@ from cloud_jobs.billing.rating.pools import (
     Uses,
     cap_text,
     pool_shares,
+    span_begin,
     split,
     split_exact,
 )
-from cloud_jobs.billing.units import Meter, round_ratio
+from cloud_jobs.billing.units import round_ratio
 
 # Charges of one account: pools of quantities, each rounded once, then caps, fees and minimum fee.
 
@@ -46,10 +51,7 @@ Metered = Mapping[MeteredKey, MeteredRows]
 class DayUse(NamedTuple):
     """Key of the amounts that a daily cap adds up, counted in `PriceBook.parts` of a minor unit."""
 
-    version: int
-    tenant: str
-    device: str
-    meter: Meter
+    place: UsePlace
     day: date
 
 
@@ -60,11 +62,15 @@ class AccountRating:
         self.account = terms.id
         self.terms = terms
         self.book = book
-        self.versions: set[int] = set()
         self.days: defaultdict[DayUse, int | Fraction] = defaultdict(int)
+        self.capping: dict[date, int] = {}
+        self.capped_versions: set[int] = set()
         self._contract = contract
         self._metered = metered
-        self._pools: dict[tuple[str, str, PoolKey], dict[tuple[RatedPrice, Place], int]] = {}
+        self._is_capped_by_day = any(book.capped_by_day)
+        if self._is_capped_by_day:
+            self.capping = capping_versions(terms, book, contract.period)
+        self._pools: dict[tuple[str, str, PoolKey, date | None], dict[tuple[RatedPrice, Place], int]] = {}
 
     def add(self, cell: Cell) -> None:
         """Raises BillingError."""
@@ -90,15 +96,16 @@ class AccountRating:
                     f"with one{anywhere}"
                 )
             return
-        self.versions.add(version)
-        of_pool = ("", "", price.pool) if price.pool.is_of_account else (tenant, device, price.pool)
+        pool = price.pool
+        of_whom = (tenant, device) if pool.scope is Pool.DEVICE else ("", "")
+        of_pool = (*of_whom, pool, None if pool.span is Span.CYCLE else span_begin(pool.span, day))
         uses = self._pools.get(of_pool)
         if uses is None:
             uses = self._pools[of_pool] = {}
         use = price, Place(region, tenant, device, zone, price.price.window)
         uses[use] = uses.get(use, 0) + quantity
-        if book.capped_by_day[version]:
-            self._count_day(price, cell, day)
+        if self._is_capped_by_day:
+            self._count_day(price, cell)
 
     def usage_charges(self) -> list[Charge]:
         """One charge for each place and price, unordered. Raises BillingError above the last tier."""
@@ -120,10 +127,12 @@ class AccountRating:
             if of_pool[2].meter is key.meter and any((price.text, at) == (key.price, place) for price, at in uses)
         ]
 
-    def _count_day(self, price: RatedPrice, cell: Cell, day: date | None) -> None:
-        tariff = self.book.tariffs[cell.version]
-        caps = [cap for cap in tariff.caps if cap.per is CapSpan.DAY and (not cap.meters or cell.meter in cap.meters)]
-        if not caps:
+    def _count_day(self, price: RatedPrice, cell: Cell) -> None:
+        assert cell.day is not None, "cells of a tariff with a daily cap are of one day each"
+        version = self.capping.get(cell.day, cell.version)
+        self.capped_versions.add(version)
+        tariff, place = self.book.tariffs[version], UsePlace.of(cell, price)
+        if not any(cap.span is Span.DAY and cap.covers(place.meter, place.zone, place.window) for cap in tariff.caps):
             return
         each = price.by_day
         if each is None:
@@ -131,8 +140,7 @@ class AccountRating:
                 f"tariff {tariff.id!r} has a daily cap on {cell.meter.value}, whose price has tiers, an allowance or a "
                 "step: the cost of a single day is undefined"
             )
-        assert day is not None, "cells of a tariff with a daily cap are of one day each"
-        use = DayUse(cell.version, cell.tenant, cell.device, cell.meter, day)
+        use = DayUse(place, cell.day)
         self.days[use] += cell.quantity * each.numerator * (self.book.parts // each.denominator)
 
     def _first_hour(self, cell: Cell) -> datetime:
@@ -157,31 +165,54 @@ def _one_of_each_key(charges: list[Charge]) -> list[Charge]:
 # Caps, first by day, then by period.
 
 
-class CapInForce(NamedTuple):
-    """A cap across tariff versions. `of`: for each version its amount in the payer's minor unit, and its text."""
+def capping_versions(terms: AccountContract, book: PriceBook, period: BillingPeriod) -> dict[date, int]:
+    """A tariff version with the daily caps of each local day: those in force for most of it, the later of equals.
 
-    pool: Pool
-    meters: tuple[Meter, ...]
+    Empty if the account has one version. Versions with the same caps are one.
+    """
+    if len(terms.spans) < 2:
+        return {}
+    alike: dict[object, int] = {}
+    same = [alike.setdefault((tariff.caps, tariff.currency), number) for number, tariff in enumerate(book.tariffs)]
+    first, end = quarter_number(period.start), quarter_number(period.end)
+    begins = [span.begin_us // QUARTER_US for span in terms.spans]
+    version = np.searchsorted(begins, np.arange(first, end), side="right") - 1
+    days = local_times(period.time_zone, first, end - first).day
+    times: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for day, of in zip(days[version >= 0].tolist(), version[version >= 0].tolist(), strict=True):
+        # the last one in force becomes the last key
+        counted = times[day].pop(same[of], 0)
+        times[day][same[of]] = counted + 1
+    return {date.fromordinal(day): max(reversed(of), key=of.__getitem__) for day, of in times.items()}
+
+
+class CapInForce(NamedTuple):
+    """A cap across tariff versions; `cap` is that of one of them.
+
+    `of`: for each version its amount in the payer's minor unit, and its text.
+    """
+
+    cap: Cap
     of: Mapping[int, tuple[Fraction, str]]
 
-    def scope(self, tenant: str, device: str, meter: Meter) -> Scope | None:
-        """The scope that an amount is added to; None if the cap does not cover the meter."""
-        if self.meters and meter not in self.meters:
+    def scope(self, place: UsePlace) -> Scope | None:
+        """The scope that an amount is added to; None if it is not under the cap."""
+        if not self.cap.covers(place.meter, place.zone, place.window):
             return None
-        return (tenant, device) if self.pool is Pool.DEVICE else ("", "")
+        return (place.tenant, place.device) if self.cap.scope is Pool.DEVICE else ("", "")
 
 
 class CapRemainder:
-    """What charges and caps so far leave of each device and meter, in minor units."""
+    """What charges and caps so far leave, in minor units."""
 
     def __init__(self, account: str, charges: Iterable[Charge]) -> None:
         self._account = account
-        self._amounts: dict[tuple[str, str, Meter], int] = {}
+        self._amounts: dict[UsePlace, int] = {}
         self._region_of: dict[Scope, str] = {("", ""): ""}
         for charge in charges:
-            key, meter = charge.key, charge.key.meter
-            assert meter is not None
-            of = key.tenant, key.device, meter
+            key = charge.key
+            assert key.meter is not None
+            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window)
             self._amounts[of] = self._amounts.get(of, 0) + charge.amount_minor
             device = key.tenant, key.device
             self._region_of[device] = min(self._region_of.get(device, key.region), key.region)
@@ -191,27 +222,28 @@ class CapRemainder:
     def kept(self) -> KeptShares:
         return {of: Fraction(self._amounts[of], was) for of, was in self._charged.items() if self._amounts[of] != was}
 
-    def by_scope(self, cap: CapInForce) -> dict[Scope, list[tuple[str, str, Meter]]]:
-        """The keys that a cap covers, by scope, in order."""
-        found: defaultdict[Scope, list[tuple[str, str, Meter]]] = defaultdict(list)
+    def by_scope(self, cap: CapInForce) -> dict[Scope, list[UsePlace]]:
+        """The amounts that a cap covers, by scope, in order."""
+        found: defaultdict[Scope, list[UsePlace]] = defaultdict(list)
         for of in sorted(self._amounts):
-            scope = cap.scope(*of)
+            scope = cap.scope(of)
             if scope is not None:
                 found[scope].append(of)
         return found
 
-    def total(self, keys: Iterable[tuple[str, str, Meter]]) -> int:
+    def total(self, keys: Iterable[UsePlace]) -> int:
         return sum(self._amounts[of] for of in keys)
 
     def take(
-        self, cap: CapInForce, kind: ChargeKind, keys: list[tuple[str, str, Meter]], minor: Mapping[str, int]
+        self, cap: CapInForce, kind: ChargeKind, keys: list[UsePlace], minor: Mapping[str, int]
     ) -> Iterator[Charge]:
         """The negative charges of a cap, by its text. The keys lose their shares, so the next cap sees the rest."""
         whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
         for of, part in zip(keys, split(whole, Exact(whole), amounts), strict=True):
             self._amounts[of] -= part
             assert self._amounts[of] >= 0
-        tenant, device = cap.scope(*keys[0]) or ("", "")
+        tenant, device = cap.scope(keys[0]) or ("", "")
+        meters = cap.cap.meters
         for text, part in minor.items():
             key = ChargeKey(
                 account=self._account,
@@ -219,24 +251,23 @@ class CapRemainder:
                 tenant=tenant,
                 device=device,
                 kind=kind,
-                meter=cap.meters[0] if len(cap.meters) == 1 else None,
+                meter=meters[0] if len(meters) == 1 else None,
                 price=text,
             )
             if part:
                 yield Charge(key=key, quantity=0, free=0, amount_minor=-part, metered=None)
 
 
-def caps_in_force(book: PriceBook, span: CapSpan, versions: Iterable[int]) -> list[CapInForce]:
-    """The caps of these versions in the order in which they apply."""
-    found: defaultdict[tuple[Pool, tuple[Meter, ...]], dict[int, tuple[Fraction, str]]] = defaultdict(dict)
+def caps_in_force(book: PriceBook, span: Span, versions: Iterable[int]) -> list[CapInForce]:
+    """The caps of these versions in the order in which they apply: of devices first, and what others contain."""
+    found: dict[Cap, dict[int, tuple[Fraction, str]]] = {}
     for version in versions:
         tariff = book.tariffs[version]
         for cap in tariff.caps:
-            if cap.per is span:
+            if cap.span is span:
                 most = Fraction(cap.amount) * book.worths[version]
-                found[cap.pool, tuple(sorted(cap.meters))][version] = most, cap_text(cap, tariff.currency)
-    caps = [CapInForce(*of, amounts) for of, amounts in found.items()]
-    return sorted(caps, key=lambda one: (one.pool is Pool.ACCOUNT, not one.meters, one.meters))
+                found.setdefault(cap.without_amount, {})[version] = most, cap_text(cap, tariff.currency)
+    return sorted((CapInForce(*of) for of in found.items()), key=lambda one: one.cap.order)
 
 
 def daily_caps(rating: AccountRating, left: CapRemainder) -> list[Charge]:
@@ -246,15 +277,15 @@ def daily_caps(rating: AccountRating, left: CapRemainder) -> list[Charge]:
     """
     charges: list[Charge] = []
     days = dict(rating.days)
-    for cap in caps_in_force(rating.book, CapSpan.DAY, range(len(rating.book.tariffs))):
-        capped = _above_by_day(cap, days, rating.book.parts)
+    for cap in caps_in_force(rating.book, Span.DAY, range(len(rating.book.tariffs))):
+        capped = _above_by_day(cap, days, rating)
         for scope, keys in left.by_scope(cap).items():
             if scope not in capped:
                 continue
             above, most = capped[scope]
             total, over = left.total(keys), sum(above.values(), Fraction(0))
             rest = total - round_ratio(over.numerator, over.denominator)
-            if cap.of.keys() >= rating.versions:
+            if cap.of.keys() >= rating.capped_versions:
                 rest = min(rest, round_ratio(most.numerator, most.denominator))
             minor = total - max(rest, 0)
             if minor > 0:
@@ -272,7 +303,7 @@ def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
 def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
     """The rounded amounts above the period caps of the last version."""
     charges: list[Charge] = []
-    for cap in caps_in_force(book, CapSpan.PERIOD, range(len(book.tariffs))[-1:]):
+    for cap in caps_in_force(book, Span.CYCLE, range(len(book.tariffs))[-1:]):
         ((exact, text),) = cap.of.values()
         most = round_ratio(exact.numerator, exact.denominator)
         for keys in left.by_scope(cap).values():
@@ -283,38 +314,30 @@ def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
 
 
 def _above_by_day(
-    cap: CapInForce, days: dict[DayUse, int | Fraction], parts: int
+    cap: CapInForce, days: dict[DayUse, int | Fraction], rating: AccountRating
 ) -> dict[Scope, tuple[dict[str, Fraction], Fraction]]:
     """For each scope the amount above the cap by cap text, and the sum of the daily limits.
 
-    If the cap changes within a day, what was charged before counts towards the new one. The excess is taken off `days`,
-    from each of the version's amounts in proportion.
+    The excess of a day is taken off all of its `days` in proportion.
     """
-    limits = {version: most * parts for version, (most, _) in cap.of.items()}
-    of_day: defaultdict[tuple[Scope, object], list[DayUse]] = defaultdict(list)
+    parts = rating.book.parts
+    of_day: defaultdict[tuple[Scope, int, date], list[DayUse]] = defaultdict(list)
     for use in days:
-        scope = cap.scope(use.tenant, use.device, use.meter) if use.version in limits else None
+        version = rating.capping.get(use.day, 0)
+        scope = cap.scope(use.place) if version in cap.of else None
         if scope is not None:
-            of_day[scope, use.day].append(use)
+            of_day[scope, version, use.day].append(use)
     found: dict[Scope, tuple[dict[str, Fraction], Fraction]] = {}
-    for (scope, _), uses in of_day.items():
+    for (scope, version, _), uses in of_day.items():
         above, together = found.get(scope, (dict[str, Fraction](), Fraction(0)))
-        versions = sorted({use.version for use in uses})
-        charged: int | Fraction = 0
-        for version in versions:
-            mine = uses if len(versions) == 1 else [use for use in uses if use.version == version]
-            total, limit, text = sum(days[use] for use in mine), limits[version], cap.of[version][1]
-            above.setdefault(text, Fraction(0))
-            if charged + total <= limit:
-                # nearly all days: one version, under the cap
-                charged += total
-                continue
-            kept = max(Fraction(0), limit - charged) if charged else limit
-            charged = charged + kept if len(versions) > 1 else kept
-            above[text] += (total - kept) / parts
-            for use in mine:
-                days[use] *= kept / total
-        found[scope] = above, together + max(cap.of[version][0] for version in versions)
+        most, text = cap.of[version]
+        above.setdefault(text, Fraction(0))
+        found[scope] = above, together + most
+        total, limit = sum(days[use] for use in uses), most * parts
+        if total > limit:
+            above[text] += (total - limit) / parts
+            for use in uses:
+                days[use] *= limit / total
     return found
 
 

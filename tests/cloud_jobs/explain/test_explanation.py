@@ -57,7 +57,7 @@ def test_the_arithmetic_of_a_pool_names_each_step() -> None:
     names, way = ("bus", "truck", "van"), (KM, 0, 0, 0)
     rows = [row(NOON, zone, device=name, distance_mm=way) for name in names for zone in ("", "a")]
     tiers = [{"up_to": "2", "unit_amount": "0.333"}, {"unit_amount": "0.10"}]
-    agreed: dict[str, Any] = {"tiers": tiers, "allowance": "1", "pool": "account", "pool_id": "km"}
+    agreed: dict[str, Any] = {"tiers": tiers, "allowance": "1", "pool": "km", "scope": "account"}
     prices = price("distance", **agreed), price("distance", zone="*", **agreed)
     world = World(days=MARCH, tariffs=(tariff(*prices),), devices=tuple(map(assigned, names)))
     charge = usage_charges(world, rows)[0]

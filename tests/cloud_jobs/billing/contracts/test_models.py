@@ -55,7 +55,7 @@ def test_the_smallest_contracts_are_right(model: type[BaseModel], body: dict[str
 
 
 RATE = {"id": "rate", "name": "Monthly rate", "amount": "12.90"}
-DAILY = {"pool": "device", "per": "day", "amount": "10"}
+DAILY = {"scope": "device", "span": "day", "amount": "10"}
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
         (tariff(windows=[window(days=[])]), "should have at least 1 item"),
         (tariff(windows=[window(days=["mon", "mon"])]), "names a day twice"),
         (
-            tariff(price(pool_id="km", allowance="9"), price(zone="*", pool_id="km", allowance="9001", unit="m")),
-            "prices.0 and prices.1 have one pool_id, 'km', and two allowances",
+            tariff(price(pool="km"), price(zone="*", pool="km"), pools=[{"id": "km", "allowance": "9", "unit": "h"}]),
+            "pool 'km' has the unit 'h', and distance is sold by 'km' or 'm' or 'mi'",
         ),
         (
-            tariff(price(pool_id="km"), price(zone="*", pool_id="km", pool="account")),
-            "prices.0 and prices.1 have one pool_id, 'km', and two pools",
+            tariff(price(pool="km", allowance="9"), pools=[{"id": "km"}]),
+            "allowance and span are those of pool 'km'; write them there",
         ),
         (
-            tariff(price(pool_id="all"), price(meter="duration", unit="h", pool_id="all")),
-            "prices.0 and prices.1 have one pool_id, 'all', and two meters",
+            tariff(price(pool="all"), price(meter="duration", unit="h", pool="all"), pools=[{"id": "all"}]),
+            "prices.0 and prices.1 have one pool, 'all', and two meters",
         ),
         (tariff(minimum_amount="9", proration="by day"), "proration: Input should be 'whole' or 'by_day'"),
         (tariff(windows=[window(days=["monday"])]), "Input should be 'mon'"),
@@ -150,15 +150,15 @@ DAILY = {"pool": "device", "per": "day", "amount": "10"}
         (tariff(caps=[DAILY | {"meters": ["entry"]}]), "caps.0 is for entry, which has no price"),
         (tariff(caps=[DAILY | {"meters": ["distance", "distance"]}]), "caps.0 names a meter twice"),
         (
-            tariff(caps=[DAILY, DAILY | {"meters": ["distance"]}]),
-            "caps.0 and caps.1 are both by device and day for distance",
+            tariff(price(), price(zone="*"), caps=[DAILY | {"zones": zones} for zones in (["", "a"], ["*"])]),
+            "caps.0 and caps.1 are both by device and day, and overlap",
         ),
         (tariff(caps=[DAILY | {"amount": "10.005"}]), "caps.0.amount is 10.005, and EUR has 2 digits after the point"),
         (tariff(price(step="0")), "prices.0.step: Input should be greater than 0"),
         (tariff(price(step="2"), caps=[DAILY]), "caps.0 is by day, and the price for distance outside has a step"),
         (
-            tariff(price(pool_id="km", step="1"), price(zone="*", pool_id="km")),
-            "prices.0 and prices.1 have one pool_id, 'km', and two steps",
+            tariff(price(pool="km", step="1"), price(zone="*", pool="km"), pools=[{"id": "km"}]),
+            "prices.0 and prices.1 have one pool, 'km', and two steps",
         ),
         (tariff(fees=[RATE, RATE]), "two fees have the id 'rate'"),
         (tariff(fees=[RATE | {"percent": "5"}]), "fee 'rate' needs either an amount or a percent"),

@@ -11,7 +11,7 @@ import pytest
 from reportlab.pdfbase.ttfonts import TTFont
 
 from cloud_jobs.billing.certificates.certificate import CertificateState
-from cloud_jobs.billing.contracts import Fee, Price, TierMode
+from cloud_jobs.billing.contracts import Fee, NamedPool, Price, TierMode
 from cloud_jobs.billing.contracts.fields import Language, VatCategory
 from cloud_jobs.billing.contracts.prices import Tier
 from cloud_jobs.billing.contracts.tariff import Cap
@@ -136,12 +136,18 @@ TIERS = Tier(up_to=Decimal(100), unit_amount=Decimal("0.5")), Tier(unit_amount=D
 PRICES = [
     price_text(Price(meter=Meter.DISTANCE, unit="km", unit_amount=Decimal("0.45")), "EUR"),
     price_text(
-        Price(meter=Meter.DISTANCE, unit="km", tiers=TIERS, allowance=Decimal(50), pool="account", pool_id="km"), "EUR"
+        Price(meter=Meter.DISTANCE, unit="km", tiers=TIERS, pool="km"),
+        "EUR",
+        NamedPool(id="km", scope="account", allowance=Decimal(50), unit="km"),
     ),
     price_text(Price(meter=Meter.DISTANCE, unit="km", tiers=TIERS, tier_mode=TierMode.VOLUME), "EUR"),
     *(
-        cap_text(Cap(pool=pool, per=per, amount=Decimal(5), meters=meters), "EUR")
-        for pool, per, meters in (("device", "day", ("distance", "duration")), ("account", "period", ()))
+        cap_text(Cap(scope=scope, span=span, amount=Decimal(5), meters=meters, zones=zones, windows=zones[1:]), "EUR")
+        for scope, span, meters, zones in (
+            ("device", "day", ("distance", "duration"), ("", "port")),
+            ("account", "cycle", (), ()),
+            ("account", "year", (), ("*",)),
+        )
     ),
     price_text(Price(meter=Meter.EVENT, unit="each", unit_amount=Decimal("0.05"), step=Decimal(100)), "EUR"),
     minimum_text(Decimal(10), "EUR", (20, 31)),

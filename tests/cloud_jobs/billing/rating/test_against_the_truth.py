@@ -71,20 +71,20 @@ def test_what_has_no_price_is_an_error_of_both(drawn: tuple[World, list[Row]]) -
     same(rated(*drawn), expected)
 
 
-DISTANCE = [price("distance", "1.3333", zone=zone, pool_id="km") for zone in ("", "*")]
+DISTANCE = [price("distance", "1.3333", zone=zone, pool="km") for zone in ("", "*")]
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(worlds(), st.sampled_from(["device", "account"]), st.sampled_from(["day", "period"]), st.data())
-def test_a_cap_that_may_change_on_what_is_one_pool(world: World, pool: str, per: str, data: st.DataObject) -> None:
-    prices = [one | {"pool": pool} for one in DISTANCE]
+@given(worlds(), st.sampled_from(["device", "account"]), st.sampled_from(["day", "cycle"]), st.data())
+def test_a_cap_that_may_change_on_what_is_one_pool(world: World, scope: str, span: str, data: st.DataObject) -> None:
+    prices = [one | {"scope": scope} for one in DISTANCE]
     begins = [one["effective_from"] for one in world.tariffs]
     capped = [
         tariff(
             *prices,
             begin=begin,
             currency=world.tariffs[0]["currency"],
-            caps=[{"pool": pool, "per": per, "amount": amount, "meters": ["distance"]} for amount in amounts],
+            caps=[{"scope": scope, "span": span, "amount": amount, "meters": ["distance"]} for amount in amounts],
         )
         for begin in begins
         for amounts in [data.draw(st.sampled_from([["0"], ["20"], ["55"], []]))]

@@ -12,7 +12,7 @@ from cloud_jobs.billing.rating import MeteredKey, PayerUsage, cells_of_usage
 from simulator.truth import TrueDays
 from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, row, table, tariff
 
-CAP = {"pool": "device", "per": "day", "amount": "1000000"}
+CAP = {"scope": "device", "span": "day", "amount": "1000000"}
 NIGHT = {"id": "night", "days": ["sat", "sun"], "begin": "22:00", "end": "04:00"}
 CALLS = price("distance"), price("active day", "2")
 

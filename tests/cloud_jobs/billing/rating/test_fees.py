@@ -78,7 +78,7 @@ def drawn_fees(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @few
-@given(used_worlds(flat=True), drawn_fees(), drawn_fees(), st.sampled_from([[], *caps_of("day"), *caps_of("period")]))
+@given(used_worlds(flat=True), drawn_fees(), drawn_fees(), st.sampled_from([[], *caps_of("day"), *caps_of("cycle")]))
 def test_no_fee_changes_usage_or_caps_and_no_credit_makes_a_total_negative(
     drawn: tuple[World, list[Row]], of_tariff: list[dict[str, Any]], own: list[dict[str, Any]], caps: list[Any]
 ) -> None:
@@ -153,7 +153,7 @@ def test_a_rate_of_each_device_is_for_its_days_and_another_version_takes_over_at
 def test_a_fee_is_of_the_usage_after_caps_and_of_its_days(terms: dict[str, Any], text: str, minor: int) -> None:
     """The cap takes a third of the 30 km: 12.00 outside and 8.00 in the zone are left, and 1.00 for events."""
     rows = [km("18"), km("12", "a"), row(NOON, "*", events=(10, 0, 0, 0))]
-    cap = {"pool": "device", "per": "period", "amount": "20", "meters": ["distance"]}
+    cap = {"scope": "device", "span": "cycle", "amount": "20", "meters": ["distance"]}
     capped = world().tariffs[0] | {"caps": [cap]}
     expected = {("", text): minor} if text else {}
     assert fees_of(rated(world(tariffs=(capped,), of_account=(fee(**terms),)), rows)) == expected

@@ -169,8 +169,8 @@ def dearer(one: dict[str, Any], by: Decimal, which: int = -1) -> dict[str, Any]:
 
 CAPS: tuple[list[dict[str, Any]], ...] = (
     [],
-    [{"pool": "account", "per": "period", "amount": "40"}],
-    [{"pool": "device", "per": "period", "amount": "9"}],
+    [{"scope": "account", "span": "cycle", "amount": "40"}],
+    [{"scope": "device", "span": "cycle", "amount": "9"}],
 )
 
 
@@ -225,6 +225,7 @@ def test_what_was_inferred_changes_no_bill_by_tariffs_without_a_price_for_it(
     world, rows = drawn
     tariffs = tuple(
         {**one, "prices": [price for price in one["prices"] if price["meter"] != "inferred entry"]}
+        | {"pools": [pool for pool in one.get("pools", []) if pool["id"] != "inferred-entry"]}
         for one in world.tariffs
     )
     contract = replace(world, tariffs=tariffs).contract
@@ -274,8 +275,8 @@ def tariffs(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         made["minimum_amount"] = draw(whole)
     if draw(st.booleans()):
-        per, pool = draw(st.sampled_from(["day", "period"])), draw(st.sampled_from(["device", "account"]))
-        made["caps"] = [{"pool": pool, "per": per, "amount": draw(whole)}]
+        span, scope = draw(st.sampled_from(["day", "cycle"])), draw(st.sampled_from(["device", "account"]))
+        made["caps"] = [{"scope": scope, "span": span, "amount": draw(whole)}]
     return made
 
 

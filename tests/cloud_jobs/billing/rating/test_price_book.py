@@ -107,9 +107,9 @@ def test_the_parts_are_the_whole_and_each_is_its_share_rounded_up_or_down(exact:
 few = settings(max_examples=examples(30), deadline=None)
 
 
-def caps_of(per: str) -> list[list[dict[str, Any]]]:
-    device = {"pool": "device", "per": per, "amount": "12"}
-    account = {"pool": "account", "per": per, "amount": "31"}
+def caps_of(span: str) -> list[list[dict[str, Any]]]:
+    device = {"scope": "device", "span": span, "amount": "12"}
+    account = {"scope": "account", "span": span, "amount": "31"}
     return [[device], [account], [device, account], [device | {"meters": ["distance"]}, account]]
 
 
@@ -133,7 +133,7 @@ def usage_only(found: RatedAccount) -> dict[object, int]:
 
 
 @few
-@given(used_worlds(flat=True), st.sampled_from(caps_of("day") + caps_of("period")))
+@given(used_worlds(flat=True), st.sampled_from(caps_of("day") + caps_of("cycle")))
 def test_a_cap_never_raises_and_never_takes_more_than_there_is(
     drawn: tuple[World, list[Row]], caps: list[dict[str, Any]]
 ) -> None:
@@ -145,19 +145,19 @@ def test_a_cap_never_raises_and_never_takes_more_than_there_is(
 
 
 @few
-@given(used_worlds(flat=True), st.sampled_from(["device", "account"]), st.sampled_from(["day", "period"]))
+@given(used_worlds(flat=True), st.sampled_from(["device", "account"]), st.sampled_from(["day", "cycle"]))
 def test_a_cap_of_all_meters_is_the_most_whatever_was_rounded(
-    drawn: tuple[World, list[Row]], pool: str, per: str
+    drawn: tuple[World, list[Row]], scope: str, span: str
 ) -> None:
     world, rows = without(drawn[0], "minimum_amount"), drawn[1]
-    cap = {"pool": pool, "per": per, "amount": "3"}
+    cap = {"scope": scope, "span": span, "amount": "3"}
     world = replace(meters_of([cap], world), rates=(("USD", "1"),))
     of_whom: defaultdict[tuple[str, ...], int] = defaultdict(int)
     for charge in rated(world, rows).charges:
         key = charge.key
-        of_whom[(key.account, key.device) if pool == "device" else (key.account,)] += charge.amount_minor
+        of_whom[(key.account, key.device) if scope == "device" else (key.account,)] += charge.amount_minor
     minor = {"EUR": 100, "JPY": 1, "KWD": 1000}[world.currency]
-    days = 1 + (world.days.last_day - world.days.first_day).days if per == "day" else 1
+    days = 1 + (world.days.last_day - world.days.first_day).days if span == "day" else 1
     # two versions that both have the cap are one; within a day it is the cap of the whole day
     assert all(0 <= amount <= 3 * minor * days for amount in of_whom.values())
 

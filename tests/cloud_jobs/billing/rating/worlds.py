@@ -74,7 +74,18 @@ def price(meter: str, amount: str | None = "1.00", **more: object) -> dict[str, 
 
 
 def tariff(*prices: dict[str, Any], begin: datetime = ALWAYS, currency: str = "EUR", **more: object) -> dict[str, Any]:
-    return {"id": "standard", "effective_from": begin, "currency": currency, "prices": list(prices), **more}
+    """A price of a named pool may have its `scope`, `pool_span` and allowance; those of the first price count."""
+    made, pools = [], dict[str, dict[str, Any]]()
+    for one in prices:
+        if one.get("pool", "device") not in {"device", "account"}:
+            stated = {"scope": "scope", "pool_span": "span", "allowance": "allowance"}
+            pool = {"id": one["pool"], "unit": one["unit"]} | {stated[key]: one[key] for key in stated if key in one}
+            pools.setdefault(one["pool"], pool)
+            made.append({key: value for key, value in one.items() if key not in stated})
+        else:
+            made.append(one)
+    listed = {"pools": list(pools.values())} if pools else {}
+    return {"id": "standard", "effective_from": begin, "currency": currency, "prices": made, **listed, **more}
 
 
 def assigned(device: str = "van", begin: datetime = ALWAYS, end: datetime | None = None) -> dict[str, Any]:
@@ -208,9 +219,9 @@ def prices(draw: st.DrawFn, windows: Sequence[str], *, flat: bool, complete: boo
             listed += [draw(one_price(meter, zone, window, flat=flat)) for window in ("", *sorted(within))]
         if draw(st.booleans()):
             # they have one pool, at their own amounts
-            together = {"pool": listed[0]["pool"], "pool_id": meter.replace(" ", "-")}
-            together |= {"allowance": listed[0]["allowance"]} if "allowance" in listed[0] else {}
             alone = draw(st.sets(st.integers(0, len(listed) - 1)))
+            together = {"pool": meter.replace(" ", "-"), "scope": listed[0]["pool"]}
+            together |= {"allowance": listed[0]["allowance"]} if "allowance" in listed[0] else {}
             listed = [one if number in alone else one | together for number, one in enumerate(listed)]
         found += listed
     return found
