@@ -150,21 +150,25 @@ install_pulsar() {
   rm -rf "$unpacked" "$CACHE/download"
 }
 
-# --- the published rules of EN 16931 and the schemas of UBL and CII, which the tests hold every invoice against ---------
+# --- the published rules of invoices (EN 16931, Peppol, XRechnung) and their schemas, with which the tests check them ---
 EN16931_JARS=(
   com.helger.phive.rules:phive-rules-en16931:3.2.15
+  com.helger.phive.rules:phive-rules-peppol:3.2.15
+  com.helger.phive.rules:phive-rules-xrechnung:3.2.15
   com.helger.ubl:ph-ubl21:9.0.2
   com.helger.xsd:ph-xsds-ccts-cct-schemamodule:3.0.0
   com.helger.cii:ph-cii-d16b:4.0.0
 )
 EN16931_SHA512=(
   267b01e378e8691d32f10b93860a15fe2f87f8ce24e534206fb90131246aa4e361d8975d99baf88ad4e660bf2042621f7a4c59104cff0b7a0123a8560aeb809a
+  55b21f2786b8c4f3e6972cbd9e42f39063fbc4c750586b2e3894aaa46cd21c8aebad42ef23fb6e6dcb8966403da0b90015c2015a77a2530062389f3199bcddba
+  893d6163bcd47387f850937b143e024c713571cf463bbee121475f435d5e80e6071187f9daba89af84db885608e6e8aaa71a3589c861d1f94aec47d008f5194a
   6bb6323a305bce12ab48a84f081300079d1f721abb9dec52e088a16a8b580ac08577115f44d1462723976d2a65a361b475c5a29dd4d8bf58e159a9c6bc3ce4b9
   3e77b32539defeb38b7e8d9e8c783fb566f00844fb72ef11ba060c87eddaf6c1241bbf89edb084b1f51020d98059bfaa1b3f845f87833e1d7312ee1f35e9014d
   3d7e1ce61291cd95d792bb657452ad6ef47f1ceda8c06ae9751c7ec1f12aa6cff96b9bd6cefee8db1fce0b828bb604bae09085f3c04dccd1bf0605d42a1c6f47
 )
 
-install_invoice_rules() { fetch_set en16931 EN16931 "the rules of EN 16931 through Maven (6 MB, once)"; }
+install_invoice_rules() { fetch_set en16931 EN16931 "the rules of invoices through Maven (9 MB, once)"; }
 
 # --- veraPDF, with which a nightly test checks that invoices are PDF/A-3; it needs a JDK --------------------------------
 VERAPDF_JARS=(

@@ -7,12 +7,12 @@ from cloud_jobs.billing.contracts.account import (
     ExchangeRate,
     LegalEntity,
     Payer,
-    Payment,
     is_canary,
 )
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer
 from cloud_jobs.billing.contracts.fees import Fee, Proration
 from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Address, Vat, VatCategory
+from cloud_jobs.billing.contracts.invoicing import Contact, DirectDebit, Endpoint, Payment, Profile
 from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, FeeSpan, PayerContract, TariffSpan
 from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, PoolKey, Price, Span, TierMode
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
@@ -34,9 +34,12 @@ __all__ = [
     "BlockedPayer",
     "Calendar",
     "Cap",
+    "Contact",
     "ContractFault",
     "Contracts",
+    "DirectDebit",
     "DoubtBounds",
+    "Endpoint",
     "ExchangeRate",
     "Fee",
     "FeeSpan",
@@ -48,6 +51,7 @@ __all__ = [
     "Pool",
     "PoolKey",
     "Price",
+    "Profile",
     "Proration",
     "Span",
     "StatedContract",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Final, Self
@@ -13,16 +14,15 @@ from cloud_jobs.billing.billing_period import Cycle
 from cloud_jobs.billing.contracts.fees import Fees, LocalDay, repeated_ids
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
+    NEWER_CURRENCIES,
     Address,
     Colour,
     Contract,
     Currency,
-    Iban,
     Id,
     Language,
     Logo,
     Number,
-    PaymentMeans,
     Percent,
     Text,
     TimeZone,
@@ -30,6 +30,8 @@ from cloud_jobs.billing.contracts.fields import (
     VatId,
     WireName,
 )
+from cloud_jobs.billing.contracts.invoicing import Contact, DirectDebit, Endpoint, Payment, Profile
+from cloud_jobs.billing.units import exponent
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment
 
@@ -42,6 +44,10 @@ CANARY: Final = "canary"
 def is_canary(name: str) -> bool:
     """Whether this is the id of a canary's account or seller."""
     return name == CANARY or name.startswith(f"{CANARY}-")
+
+
+MOST_DECIMALS: Final = 2
+"""Of an amount in EN 16931 (BR-DEC)."""
 
 
 # Exchange rates.
@@ -83,14 +89,6 @@ PaymentDays = Annotated[int, Field(ge=0, le=365, strict=True)]
 """Days from the date of an invoice until it is to be paid."""
 
 
-class Payment(Contract):
-    """How to pay an invoice. `means_code`: UNCL 4461, for instance 58 for a SEPA credit transfer."""
-
-    means_code: PaymentMeans
-    iban: Iban
-    bic: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9]{8}([A-Z0-9]{3})?$")] | None = None
-
-
 class LegalEntity(Contract):
     """One version of a seller. `number_prefix` and a counter without gaps make the numbers of its documents.
 
@@ -103,7 +101,8 @@ class LegalEntity(Contract):
     address: Address
     vat_id: VatId | None = None
     tax_registration_id: Text | None = None
-    contact: Text | None = None
+    endpoint: Endpoint | None = None
+    contact: Contact | None = None
     number_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9][A-Z0-9-]{0,15}$")]
     payment: Payment
     payment_days: PaymentDays = 30
@@ -134,7 +133,7 @@ class Payer(Contract):
     """The part of an account that gets invoices: one seller, currency and time zone for itself and its children.
 
     `language`: of printed documents; None: that of the seller's country, or English. `cycle`: the periods that are
-    billed; None: any. `payment_days`: None: those of the seller.
+    billed; None: any. `payment_days`: None: those of the seller. `profile`: None is EN 16931 alone.
     """
 
     legal_entity: Id
@@ -143,7 +142,11 @@ class Payer(Contract):
     address: Address
     vat: Vat
     vat_id: VatId | None = None
+    profile: Profile | None = None
+    endpoint: Endpoint | None = None
     buyer_reference: Text | None = None
+    order_reference: Text | None = None
+    direct_debit: DirectDebit | None = None
     language: Language | None = None
     cycle: Cycle | None = None
     payment_days: PaymentDays | None = None
@@ -155,6 +158,50 @@ class Payer(Contract):
         if rule and self.vat_id is None:
             raise ValueError(f"VAT of category {self.vat.category} needs the payer's vat_id (EN 16931, {rule})")
         return self
+
+    @model_validator(mode="after")
+    def _fits_its_profile(self) -> Self:
+        if self.profile is not None:
+            if missing := ", ".join(missing_for_profile(self)):
+                raise ValueError(f"profile {self.profile.value!r} needs {missing}")
+            if self.currency in NEWER_CURRENCIES or exponent(self.currency) > MOST_DECIMALS:
+                raise ValueError(f"profile {self.profile.value!r} has no documents in {self.currency}")
+        return self
+
+
+def missing_for_profile(payer: Payer, seller: LegalEntity | None = None) -> Iterator[str]:
+    """The keys that the payer's profile needs and that are not there, with the rules; without a seller, the payer's."""
+    if payer.profile is None:
+        return
+    # between Germans, Peppol has the rules of XRechnung too
+    is_german = payer.profile is Profile.XRECHNUNG or (
+        seller is not None and payer.address.country == seller.address.country == "DE"
+    )
+    needed: list[tuple[str, object, str]] = [(*_endpoint(payer, "payer", payer.profile), "PEPPOL-EN16931-R010")]
+    if is_german:
+        needed.append(("payer.buyer_reference", payer.buyer_reference, "BR-DE-15"))
+        needed.append(("payer.address.postal_code", payer.address.postal_code, "BR-DE-9"))
+    else:
+        either = payer.buyer_reference or payer.order_reference
+        needed.append(("payer.buyer_reference or payer.order_reference", either, "PEPPOL-EN16931-R003"))
+    if seller is not None:
+        needed.append((*_endpoint(seller, "legal_entity", payer.profile), "PEPPOL-EN16931-R020"))
+    if seller is not None and is_german:
+        contact = seller.contact
+        needed += [
+            ("legal_entity.contact.name", contact, "BR-DE-5"),
+            ("legal_entity.contact.telephone", contact and contact.telephone, "BR-DE-6"),
+            ("legal_entity.contact.email", contact and contact.email, "BR-DE-7"),
+            ("legal_entity.address.postal_code", seller.address.postal_code, "BR-DE-4"),
+        ]
+    yield from (f"{key} ({rule})" for key, value, rule in needed if not value)
+
+
+def _endpoint(of: Payer | LegalEntity, name: str, profile: Profile) -> tuple[str, bool]:
+    given = of.endpoint
+    if given is not None and profile is Profile.PEPPOL and not given.scheme.isdigit():
+        return f"{name}.endpoint with a scheme of digits, not {given.scheme}", False
+    return f"{name}.endpoint", given is not None
 
 
 class Assignment(Contract):

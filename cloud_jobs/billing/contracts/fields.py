@@ -138,13 +138,18 @@ def _zone(zone: str) -> str:
     return zone
 
 
+def has_check_digits(text: str) -> bool:
+    """Whether a text with its country and check digits at the end fulfils ISO 7064, MOD 97-10."""
+    return int("".join(str(int(sign, 36)) for sign in text)) % _CHECKSUM == 1
+
+
 def _iban(iban: str) -> str:
-    if int("".join(str(int(sign, 36)) for sign in iban[4:] + iban[:4])) % _CHECKSUM != 1:
+    if not has_check_digits(iban[4:] + iban[:4]):
         raise ValueError(f"the check digits of the IBAN {iban} are wrong (ISO 13616); look for a mistyped sign")
     return iban
 
 
-def _without_spaces(given: Any) -> Any:
+def without_spaces(given: Any) -> Any:
     return given.replace(" ", "") if isinstance(given, str) else given
 
 
@@ -217,14 +222,14 @@ Logo = Annotated[str, BeforeValidator(_without_white_space), AfterValidator(_pic
 """A PNG or JPEG in base64."""
 Iban = Annotated[
     str,
-    BeforeValidator(_without_spaces),
+    BeforeValidator(without_spaces),
     StringConstraints(pattern=r"^[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}$"),
     AfterValidator(_iban),
 ]
 """ISO 13616; spaces are removed."""
 VatId = Annotated[
     str,
-    BeforeValidator(_without_spaces),
+    BeforeValidator(without_spaces),
     StringConstraints(pattern=r"^[A-Z]{2}[A-Z0-9]{2,13}$"),
     AfterValidator(_vat_id),
 ]

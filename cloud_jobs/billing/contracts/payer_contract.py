@@ -11,7 +11,14 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity, Payer, rate_id
+from cloud_jobs.billing.contracts.account import (
+    Account,
+    ExchangeRate,
+    LegalEntity,
+    Payer,
+    missing_for_profile,
+    rate_id,
+)
 from cloud_jobs.billing.contracts.errors import ContractFault, Named
 from cloud_jobs.billing.contracts.fees import Fee
 from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID
@@ -288,6 +295,15 @@ class PayerParts:
             text = (
                 f"account {account!r} is charged VAT of category {category}, for which its seller, the legal entity "
                 f"{name!r}, needs a vat_id (EN 16931, {rule})"
+            )
+            self.faults.append(ContractFault(text, ("account", account)))
+        if missing := ", ".join(missing_for_profile(payer, seller)):
+            text = f"account {account!r} buys from the legal entity {name!r}, and its profile needs {missing}"
+            self.faults.append(ContractFault(text, ("account", account)))
+        if payer.direct_debit and not seller.payment.creditor_id:
+            text = (
+                f"account {account!r} pays by direct debit, for which its seller, the legal entity {name!r}, "
+                "needs payment.creditor_id (EN 16931, BT-90)"
             )
             self.faults.append(ContractFault(text, ("account", account)))
         return seller

@@ -9,13 +9,18 @@ from __future__ import annotations
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
+from cloud_jobs.billing.contracts import Profile
 from cloud_jobs.billing.documents.canonical import Document
 from cloud_jobs.billing.documents.ubl import (
     EN_16931,
+    PROCESS,
+    SPECIFICATIONS,
     check_issued,
     is_subject_to_vat,
     item_properties,
     keeps_en_16931,
+    type_code,
+    vat_rate,
 )
 
 _UN: Final = "urn:un:unece:uncefact:data:standard:"
@@ -29,18 +34,25 @@ _DAY: Final = "102"
 """UNTDID 2379: YYYYMMDD."""
 
 
-def to_cii(document: Document) -> bytes:
-    """The XML of an issued document, in UTF-8. Raises NotIssued."""
+def to_cii(document: Document, *, in_pdf: bool = False) -> bytes:
+    """The XML of an issued document, in UTF-8. Raises NotIssued.
+
+    `in_pdf`: Factur-X names EN 16931, which documents of each profile keep. Peppol has no CII.
+    """
     check_issued(document)
     for prefix, uri in _SPACES.items():
         register_namespace(prefix, uri)
     root = Element(_name("rsm:CrossIndustryInvoice"))
     context = _add(root, "rsm:ExchangedDocumentContext")
+    if document["profile"]:
+        _text(_add(context, "BusinessProcessSpecifiedDocumentContextParameter"), "ID", PROCESS)
     if keeps_en_16931(document):
-        _text(_add(context, "GuidelineSpecifiedDocumentContextParameter"), "ID", EN_16931)
+        is_plain = in_pdf or document["profile"] == Profile.PEPPOL
+        guideline = EN_16931 if is_plain else SPECIFICATIONS[document["profile"]]
+        _text(_add(context, "GuidelineSpecifiedDocumentContextParameter"), "ID", guideline)
     head = _add(root, "rsm:ExchangedDocument")
     _text(head, "ID", document["invoice_number"])
-    _text(head, "TypeCode", document["invoice_type_code"])
+    _text(head, "TypeCode", type_code(document))
     _day(head, "IssueDateTime", document["invoice_issue_date"])
     if document["invoice_note"]:
         _text(_add(head, "IncludedNote"), "Content", document["invoice_note"])
@@ -51,9 +63,14 @@ def to_cii(document: Document) -> bytes:
     _text(agreement, "BuyerReference", document["buyer_reference"])
     _party(_add(agreement, "SellerTradeParty"), document, "seller")
     _party(_add(agreement, "BuyerTradeParty"), document, "buyer")
+    if order := document["purchase_order_reference"]:
+        _text(_add(agreement, "BuyerOrderReferencedDocument"), "IssuerAssignedID", order)
     delivery = _add(transaction, "ApplicableHeaderTradeDelivery")
     if country := document["deliver_to_country_code"]:
-        _text(_add(delivery, "ShipToTradeParty", "PostalTradeAddress"), "CountryID", country)
+        address = _add(delivery, "ShipToTradeParty", "PostalTradeAddress")
+        _text(address, "PostcodeCode", document["buyer"]["buyer_postal_address"]["post_code"])
+        _text(address, "CityName", document["buyer"]["buyer_postal_address"]["city"])
+        _text(address, "CountryID", country)
     _settlement(_add(transaction, "ApplicableHeaderTradeSettlement"), document)
     indent(root)
     written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
@@ -111,13 +128,21 @@ def _party(party: Element, document: Document, role: str) -> None:
     address = facts[f"{role}_postal_address"]
     _text(party, "ID", facts[f"{role}_identifier"])
     _text(party, "Name", facts[f"{role}_name"])
-    if contact := facts.get(f"{role}_contact_point"):
-        _text(_add(party, "DefinedTradeContact"), "PersonName", contact)
+    if contact := facts.get("seller_contact"):
+        person = _add(party, "DefinedTradeContact")
+        _text(person, "PersonName", contact["seller_contact_point"])
+        if telephone := contact["seller_contact_telephone_number"]:
+            _text(_add(person, "TelephoneUniversalCommunication"), "CompleteNumber", telephone)
+        if email := contact["seller_contact_email_address"]:
+            _text(_add(person, "EmailURIUniversalCommunication"), "URIID", email)
     postal = _add(party, "PostalTradeAddress")
     _text(postal, "PostcodeCode", address["post_code"])
     _text(postal, "LineOne", address["line"])
     _text(postal, "CityName", address["city"])
     _text(postal, "CountryID", address["country_code"])
+    if endpoint := facts[f"{role}_electronic_address"]:
+        uri = _add(party, "URIUniversalCommunication")
+        _text(uri, "URIID", endpoint["address"], schemeID=endpoint["scheme_identifier"])
     vat_id = facts[f"{role}_vat_identifier"] if is_subject_to_vat(document) else None
     for scheme, number in (("VA", vat_id), ("FC", facts.get(f"{role}_tax_registration_identifier"))):
         if number:
@@ -126,11 +151,15 @@ def _party(party: Element, document: Document, role: str) -> None:
 
 def _settlement(settlement: Element, document: Document) -> None:
     instructions, currency = document["payment_instructions"], document["invoice_currency_code"]
+    _text(settlement, "CreditorReferenceID", instructions["bank_assigned_creditor_identifier"])
     _text(settlement, "PaymentReference", instructions["remittance_information"])
     _text(settlement, "InvoiceCurrencyCode", currency)
     means = _add(settlement, "SpecifiedTradeSettlementPaymentMeans")
     _text(means, "TypeCode", instructions["payment_means_type_code"])
-    _text(_add(means, "PayeePartyCreditorFinancialAccount"), "IBANID", instructions["payment_account_identifier"])
+    if debited := instructions["debited_account_identifier"]:
+        _text(_add(means, "PayerPartyDebtorFinancialAccount"), "IBANID", debited)
+    if iban := instructions["payment_account_identifier"]:
+        _text(_add(means, "PayeePartyCreditorFinancialAccount"), "IBANID", iban)
     if bic := instructions["payment_service_provider_identifier"]:
         _text(_add(means, "PayeeSpecifiedCreditorFinancialInstitution"), "BICID", bic)
     for vat in document["vat_breakdown"]:
@@ -140,14 +169,16 @@ def _settlement(settlement: Element, document: Document) -> None:
         _text(tax, "ExemptionReason", vat["vat_exemption_reason_text"])
         _text(tax, "BasisAmount", vat["vat_category_taxable_amount"]["text"])
         _text(tax, "CategoryCode", vat["vat_category_code"])
-        _text(tax, "RateApplicablePercent", vat["vat_category_rate"])
+        _text(tax, "RateApplicablePercent", vat_rate(vat, document))
     period = _add(settlement, "BillingSpecifiedPeriod")
     _day(period, "StartDateTime", document["invoicing_period"]["invoicing_period_start_date"])
     _day(period, "EndDateTime", document["invoicing_period"]["invoicing_period_end_date"])
-    if document["payment_terms"] or document["payment_due_date"]:
+    mandate = instructions["mandate_reference_identifier"]
+    if document["payment_terms"] or document["payment_due_date"] or mandate:
         terms = _add(settlement, "SpecifiedTradePaymentTerms")
         _text(terms, "Description", document["payment_terms"])
         _day(terms, "DueDateDateTime", document["payment_due_date"])
+        _text(terms, "DirectDebitMandateID", mandate)
     totals, summation = document["document_totals"], _add(settlement, "SpecifiedTradeSettlementHeaderMonetarySummation")
     _text(summation, "LineTotalAmount", totals["sum_of_invoice_line_net_amount"]["text"])
     _text(summation, "TaxBasisTotalAmount", totals["invoice_total_amount_without_vat"]["text"])

@@ -22,6 +22,7 @@ from cloud_jobs.billing.contracts import (
     NEEDS_SELLERS_VAT_ID,
     Account,
     Address,
+    Endpoint,
     LegalEntity,
     Payer,
     VatCategory,
@@ -439,7 +440,9 @@ def document_head(
         "posting_sign": sign,
         "payment_due_date": due_date and due_date.isoformat(),
         "payment_terms": CREDITED if kind is DocumentType.CREDIT_NOTE else None,
+        "profile": payer.profile and payer.profile.value,
         "buyer_reference": payer.buyer_reference,
+        "purchase_order_reference": payer.order_reference,
         "invoice_note": reason,
         "preceding_invoice": preceding
         and {
@@ -452,10 +455,11 @@ def document_head(
             "buyer_name": buyer.name,
             "buyer_vat_identifier": payer.vat_id,
             "buyer_postal_address": _address(payer.address),
+            "buyer_electronic_address": _endpoint(payer.endpoint),
         },
         "deliver_to_country_code": payer.address.country if VatCategory.INTRA_COMMUNITY in categories else None,
         "invoicing_period": _period(period),
-        "payment_instructions": _payment(seller, number) if preview is None else None,
+        "payment_instructions": _payment(seller, payer, number) if preview is None else None,
         "document_totals": _totals(owed, sign),
         "vat_breakdown": [
             {
@@ -511,8 +515,18 @@ def _seller(seller: LegalEntity) -> Document:
         "seller_vat_identifier": seller.vat_id,
         "seller_tax_registration_identifier": seller.tax_registration_id,
         "seller_postal_address": _address(seller.address),
-        "seller_contact_point": seller.contact,
+        "seller_electronic_address": _endpoint(seller.endpoint),
+        "seller_contact": seller.contact
+        and {
+            "seller_contact_point": seller.contact.name,
+            "seller_contact_telephone_number": seller.contact.telephone,
+            "seller_contact_email_address": seller.contact.email,
+        },
     }
+
+
+def _endpoint(endpoint: Endpoint | None) -> Document | None:
+    return None if endpoint is None else {"scheme_identifier": endpoint.scheme, "address": endpoint.id}
 
 
 def _period(period: InvoicingPeriod) -> Document:
@@ -525,11 +539,16 @@ def _period(period: InvoicingPeriod) -> Document:
     }
 
 
-def _payment(seller: LegalEntity, number: str | None) -> Document:
+def _payment(seller: LegalEntity, payer: Payer, number: str | None) -> Document:
+    """A payer with a mandate pays by direct debit, the others as the seller says."""
+    pay, debit = seller.payment, payer.direct_debit
     return {
-        "payment_means_type_code": seller.payment.means_code,
-        "payment_account_identifier": seller.payment.iban,
-        "payment_service_provider_identifier": seller.payment.bic,
+        "payment_means_type_code": debit.means_code if debit else pay.means_code,
+        "payment_account_identifier": None if debit else pay.iban,
+        "payment_service_provider_identifier": None if debit else pay.bic,
+        "mandate_reference_identifier": debit and debit.mandate,
+        "bank_assigned_creditor_identifier": pay.creditor_id if debit else None,
+        "debited_account_identifier": debit and debit.iban,
         "remittance_information": number,
     }
 

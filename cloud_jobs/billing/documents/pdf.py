@@ -67,7 +67,7 @@ def to_pdf(document: Document, look: Look = PLAIN) -> bytes:
     """A4 pages. A character that the fonts lack is shown by its number. Raises UnusableFont."""
     written, show = io.BytesIO(), Presentation(document, look)
     issued = document["invoice_number"] is not None and "preview" not in document
-    invoice = to_cii(document) if issued and keeps_en_16931(document) else None
+    invoice = to_cii(document, in_pdf=True) if issued and keeps_en_16931(document) else None
     _glyphs()
     template = BaseDocTemplate(
         written,

@@ -108,9 +108,7 @@ class Presentation:
             found.append(self._say("party.vat_id", id=facts[f"{role}_vat_identifier"]))
         if facts.get(f"{role}_tax_registration_identifier"):
             found.append(self._say("party.tax_id", id=facts[f"{role}_tax_registration_identifier"]))
-        if facts.get(f"{role}_contact_point"):
-            found.append(facts[f"{role}_contact_point"])
-        return found
+        return [*found, *(text for text in (facts.get("seller_contact") or {}).values() if text)]
 
     @property
     def facts(self) -> list[Fact]:
@@ -122,7 +120,9 @@ class Presentation:
             due_date=day(document["payment_due_date"]),
             period=self._say("fact.days", first=day(start), last=day(end), zone=period["time_zone"]),
             customer=document["buyer"]["buyer_identifier"],
-            reference=document["buyer_reference"],
+            reference=" · ".join(
+                text for text in (document["buyer_reference"], document["purchase_order_reference"]) if text
+            ),
             corrects=preceding.get("preceding_invoice_reference"),
             corrects_of=day(preceding.get("preceding_invoice_issue_date")),
             reason=document["invoice_note"],
@@ -141,8 +141,11 @@ class Presentation:
             return [(self._say("payment.title"), self._say("payment.credited") if terms == CREDITED else terms)]
         return self._facts(
             "payment",
-            iban=_in_fours(instructions["payment_account_identifier"]),
+            iban=_in_fours(instructions["payment_account_identifier"] or ""),
             bic=instructions["payment_service_provider_identifier"],
+            debited=_in_fours(instructions["debited_account_identifier"] or ""),
+            mandate=instructions["mandate_reference_identifier"],
+            creditor=instructions["bank_assigned_creditor_identifier"],
             payable_to=self._document["seller"]["seller_name"],
             remittance=instructions["remittance_information"],
         )

@@ -7,20 +7,29 @@ plain UBL.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, indent, register_namespace, tostring
 
-from cloud_jobs.billing.contracts import VatCategory
+from cloud_jobs.billing.contracts import Profile, VatCategory
+from cloud_jobs.billing.contracts.account import MOST_DECIMALS
 from cloud_jobs.billing.contracts.fields import NEWER_CURRENCIES
 from cloud_jobs.billing.documents.canonical import Document, NotIssued
 from cloud_jobs.billing.documents.document import DocumentType
 
 EN_16931: Final = "urn:cen.eu:en16931:2017"
+SPECIFICATIONS: Final[Mapping[str | None, str]] = {
+    None: EN_16931,
+    Profile.PEPPOL: f"{EN_16931}#compliant#urn:fdc:peppol.eu:2017:poacc:billing:3.0",
+    Profile.XRECHNUNG: f"{EN_16931}#compliant#urn:xeinkauf.de:kosit:xrechnung_3.0",
+}
+"""BT-24 by profile."""
+PROCESS: Final = "urn:fdc:peppol.eu:2017:poacc:billing:01:1.0"
+"""BT-23 of both profiles."""
 _UBL: Final = "urn:oasis:names:specification:ubl:schema:xsd:"
 _AGGREGATE: Final = f"{{{_UBL}CommonAggregateComponents-2}}"
 _BASIC: Final = f"{{{_UBL}CommonBasicComponents-2}}"
-_DECIMALS: Final = 2
 _HALF: Final = Decimal("0.5")
 
 
@@ -37,8 +46,10 @@ def to_ubl(document: Document) -> bytes:
     _party(_aggregate(root, "AccountingSupplierParty"), document, "seller")
     _party(_aggregate(root, "AccountingCustomerParty"), document, "buyer")
     if document["deliver_to_country_code"]:
-        delivered = _aggregate(root, "Delivery", "DeliveryLocation", "Address", "Country")
-        _basic(delivered, "IdentificationCode", document["deliver_to_country_code"])
+        delivered = _aggregate(root, "Delivery", "DeliveryLocation", "Address")
+        _basic(delivered, "CityName", document["buyer"]["buyer_postal_address"]["city"])
+        _basic(delivered, "PostalZone", document["buyer"]["buyer_postal_address"]["post_code"])
+        _basic(_aggregate(delivered, "Country"), "IdentificationCode", document["deliver_to_country_code"])
     _payment(root, document)
     _tax_total(root, document)
     _monetary_total(root, document)
@@ -76,22 +87,40 @@ def _amount(parent: Element, name: str, text: str, document: Document) -> None:
 
 
 def _header(root: Element, document: Document, name: str, *, credit: bool) -> None:
-    _basic(root, "CustomizationID", EN_16931 if keeps_en_16931(document) else f"{_UBL}{name}-2")
+    keeps = keeps_en_16931(document)
+    _basic(root, "CustomizationID", SPECIFICATIONS[document["profile"]] if keeps else f"{_UBL}{name}-2")
+    _basic(root, "ProfileID", document["profile"] and PROCESS)
     _basic(root, "ID", document["invoice_number"])
     _basic(root, "IssueDate", document["invoice_issue_date"])
     if not credit:
         _basic(root, "DueDate", document["payment_due_date"])
-    _basic(root, f"{name}TypeCode", document["invoice_type_code"])
+    _basic(root, f"{name}TypeCode", type_code(document))
     _basic(root, "Note", document["invoice_note"])
     _basic(root, "DocumentCurrencyCode", document["invoice_currency_code"])
     _basic(root, "BuyerReference", document["buyer_reference"])
     period = _aggregate(root, "InvoicePeriod")
     _basic(period, "StartDate", document["invoicing_period"]["invoicing_period_start_date"])
     _basic(period, "EndDate", document["invoicing_period"]["invoicing_period_end_date"])
+    if order := document["purchase_order_reference"]:
+        _basic(_aggregate(root, "OrderReference"), "ID", order)
     if preceding := document["preceding_invoice"]:
         reference = _aggregate(root, "BillingReference", "InvoiceDocumentReference")
         _basic(reference, "ID", preceding["preceding_invoice_reference"])
         _basic(reference, "IssueDate", preceding["preceding_invoice_issue_date"])
+
+
+def type_code(document: Document) -> str:
+    """BT-3. Between Germans a debit note is an invoice that names the preceding one (BR-DE-17)."""
+    code = document["invoice_type_code"]
+    countries = {document[role][f"{role}_postal_address"]["country_code"] for role in ("seller", "buyer")}
+    is_german = document["profile"] == Profile.XRECHNUNG or (document["profile"] and countries == {"DE"})
+    return DocumentType.INVOICE if is_german and code == DocumentType.DEBIT_NOTE else str(code)
+
+
+def vat_rate(vat: Document, document: Document) -> str | None:
+    """BT-119; the profiles need one for category O too (BR-DE-14)."""
+    rate = vat["vat_category_rate"]
+    return "0" if rate is None and document["profile"] else rate
 
 
 def keeps_en_16931(document: Document) -> bool:
@@ -109,7 +138,7 @@ def keeps_en_16931(document: Document) -> bool:
         *(vat[name] for vat in document["vat_breakdown"] for name in vat if name.endswith("_amount")),
         *(line["invoice_line_net_amount"] for line in document["lines"]),
     ]
-    return all(len(amount["text"].partition(".")[2]) <= _DECIMALS for amount in amounts)
+    return all(len(amount["text"].partition(".")[2]) <= MOST_DECIMALS for amount in amounts)
 
 
 def _takes_rate(vat: Document) -> bool:
@@ -120,7 +149,12 @@ def _takes_rate(vat: Document) -> bool:
 
 def _party(parent: Element, document: Document, role: str) -> None:
     facts, party = document[role], _aggregate(parent, "Party")
+    if endpoint := facts[f"{role}_electronic_address"]:
+        _basic(party, "EndpointID", endpoint["address"], schemeID=endpoint["scheme_identifier"])
     _basic(_aggregate(party, "PartyIdentification"), "ID", facts[f"{role}_identifier"])
+    creditor = document["payment_instructions"]["bank_assigned_creditor_identifier"]
+    if role == "seller" and creditor:
+        _basic(_aggregate(party, "PartyIdentification"), "ID", creditor, schemeID="SEPA")
     address, postal = facts[f"{role}_postal_address"], _aggregate(party, "PostalAddress")
     _basic(postal, "StreetName", address["line"])
     _basic(postal, "CityName", address["city"])
@@ -129,8 +163,11 @@ def _party(parent: Element, document: Document, role: str) -> None:
     _tax_scheme(party, facts[f"{role}_vat_identifier"] if is_subject_to_vat(document) else None, "VAT")
     _tax_scheme(party, facts.get(f"{role}_tax_registration_identifier"), "TAX")
     _basic(_aggregate(party, "PartyLegalEntity"), "RegistrationName", facts[f"{role}_name"])
-    if contact := facts.get(f"{role}_contact_point"):
-        _basic(_aggregate(party, "Contact"), "Name", contact)
+    if contact := facts.get("seller_contact"):
+        person = _aggregate(party, "Contact")
+        _basic(person, "Name", contact["seller_contact_point"])
+        _basic(person, "Telephone", contact["seller_contact_telephone_number"])
+        _basic(person, "ElectronicMail", contact["seller_contact_email_address"])
 
 
 def is_subject_to_vat(document: Document) -> bool:
@@ -149,10 +186,15 @@ def _payment(root: Element, document: Document) -> None:
     instructions, means = document["payment_instructions"], _aggregate(root, "PaymentMeans")
     _basic(means, "PaymentMeansCode", instructions["payment_means_type_code"])
     _basic(means, "PaymentID", instructions["remittance_information"])
-    account = _aggregate(means, "PayeeFinancialAccount")
-    _basic(account, "ID", instructions["payment_account_identifier"])
-    if provider := instructions["payment_service_provider_identifier"]:
-        _basic(_aggregate(account, "FinancialInstitutionBranch"), "ID", provider)
+    if iban := instructions["payment_account_identifier"]:
+        account = _aggregate(means, "PayeeFinancialAccount")
+        _basic(account, "ID", iban)
+        if provider := instructions["payment_service_provider_identifier"]:
+            _basic(_aggregate(account, "FinancialInstitutionBranch"), "ID", provider)
+    if mandate := instructions["mandate_reference_identifier"]:
+        agreed = _aggregate(means, "PaymentMandate")
+        _basic(agreed, "ID", mandate)
+        _basic(_aggregate(agreed, "PayerFinancialAccount"), "ID", instructions["debited_account_identifier"])
     if document["payment_terms"]:
         _basic(_aggregate(root, "PaymentTerms"), "Note", document["payment_terms"])
 
@@ -166,7 +208,7 @@ def _tax_total(root: Element, document: Document) -> None:
         _amount(part, "TaxAmount", vat["vat_category_tax_amount"]["text"], document)
         category = _aggregate(part, "TaxCategory")
         _basic(category, "ID", vat["vat_category_code"])
-        _basic(category, "Percent", vat["vat_category_rate"])
+        _basic(category, "Percent", vat_rate(vat, document))
         _basic(category, "TaxExemptionReason", vat["vat_exemption_reason_text"])
         _basic(_aggregate(category, "TaxScheme"), "ID", "VAT")
 

@@ -1,6 +1,7 @@
 """Whatever the check of contracts lets in can be invoiced: in every form, by the published rules, for any amounts."""
 
 import json
+import re
 import unicodedata
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from lxml import etree
 from pydantic import ValidationError
 from reportlab.pdfbase.ttfonts import TTFont
 
-from cloud_jobs.billing.contracts import MODEL_OF, Contracts, PayerContract, VatCategory
+from cloud_jobs.billing.contracts import MODEL_OF, Contracts, PayerContract, Profile, VatCategory
 from cloud_jobs.billing.contracts.check import check_contracts
 from cloud_jobs.billing.contracts.fields import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES, unprintable
 from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, InvoicingPeriod
@@ -34,7 +35,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
     rows,
     tariff,
 )
-from tests.cloud_jobs.billing.documents.published_rules import broken_rules, schema
+from tests.cloud_jobs.billing.documents.published_rules import broken_rules, broken_rules_of, schema
 from tests.cloud_jobs.billing.documents.rated import CERTIFICATES, ORIGINAL, VATS, charges, made_of, taxed
 from tests.examples import examples
 
@@ -59,19 +60,24 @@ TAXES = st.sampled_from(VatCategory).flatmap(
         | ({} if category in {VatCategory.STANDARD, VatCategory.ZERO} else {"exemption_reason": TEXTS})
     )
 )
+CONTACTS = st.fixed_dictionaries(
+    {"name": TEXTS}, optional={"telephone": st.just("+49 40 1234"), "email": st.just("billing@waybill.example")}
+)
+ENDPOINTS = st.fixed_dictionaries({"scheme": st.sampled_from(["9930", "0204", "EM", "none"]), "id": TEXTS})
 SELLERS = st.fixed_dictionaries(
     {
         "name": TEXTS,
         "address": ADDRESSES,
         "vat_id": st.none() | IDS,
         "tax_registration_id": st.none() | TEXTS,
-        "contact": st.none() | TEXTS,
+        "contact": st.none() | CONTACTS,
+        "endpoint": st.none() | ENDPOINTS,
         "payment": st.fixed_dictionaries(
             {
                 "means_code": st.sampled_from([*sorted(PAYMENT_MEANS), "72", "100"]),
                 "iban": st.just("DE89370400440532013000"),
             },
-            optional={"bic": st.just("COBADEFFXXX")},
+            optional={"bic": st.just("COBADEFFXXX"), "creditor_id": st.just("DE98ZZZ09999999999")},
         ),
     }
 )
@@ -81,6 +87,11 @@ PAYERS = st.fixed_dictionaries(
         "vat": TAXES,
         "vat_id": st.none() | IDS,
         "buyer_reference": st.none() | TEXTS,
+        "order_reference": st.none() | TEXTS,
+        "endpoint": st.none() | ENDPOINTS,
+        "profile": st.sampled_from([None, *Profile]),
+        "direct_debit": st.none()
+        | st.fixed_dictionaries({"mandate": TEXTS, "iban": st.just("DE89370400440532013000")}),
         "currency": st.sampled_from(sorted(EXPONENT_OF)),
     }
 )
@@ -128,6 +139,10 @@ def assert_valid(made: Document, folder: Path) -> None:
     # a third decimal, or a currency that the rules do not know yet: then the document says that it is plain UBL
     if EN_16931.encode() in xml:
         assert broken_rules(xml) == []
+        if profile := made["profile"]:
+            # some countries have rules of their own, and of their identifiers
+            national = re.compile(r"(?!DE-)[A-Z]{2}-R-|PEPPOL-COMMON-")
+            assert [one for one in broken_rules_of(Profile(profile), xml) if not national.match(one)] == []
 
 
 @pytest.fixture(scope="module")

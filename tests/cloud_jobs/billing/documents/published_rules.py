@@ -1,4 +1,7 @@
-"""The published rules of EN 16931 (compiled Schematron) and the schemas of UBL and CII: jars of `make setup`."""
+"""The published rules of EN 16931, Peppol and XRechnung (compiled Schematron), and the schemas of UBL and CII.
+
+They are in jars of `make setup`.
+"""
 
 import os
 import re
@@ -11,15 +14,18 @@ import pytest
 from lxml import etree
 from saxonche import PySaxonProcessor
 
+from cloud_jobs.billing.contracts import Profile
 from deploy.local.pulsar import cache_folder
 
 RULES = "external/schematron/1.3.14.2/ubl/EN16931-UBL-validation.xslt"
 CII_RULES = "external/schematron/1.3.14.2/cii/EN16931-CII-validation.xslt"
+PEPPOL = "external/schematron/openpeppol/2025.5/xslt/PEPPOL-EN16931-UBL.xslt"
+XRECHNUNG = "external/schematron/3.0.2/XRechnung-{}-validation.xslt"
 CII_SCHEMAS = "external/schemas/d16b/"
 SCHEMAS = "external/schemas/ubl21/"
 TYPES = "schemas/CCTS_CCT_SchemaModule.xsd"
 CORE_TYPES = '<xsd:import namespace="urn:un:unece:uncefact:data:specification:CoreComponentTypeSchemaModule:2"'
-FAILED = re.compile(r"<svrl:failed-assert.*?<svrl:text>\s*\[?([^\]\s]+)\]?.*?</svrl:text>", re.DOTALL)
+FAILED = re.compile(r'<svrl:failed-assert.*?\sid="([^"]+)"', re.DOTALL)
 
 
 def jar(name: str) -> zipfile.ZipFile:
@@ -32,9 +38,9 @@ def jar(name: str) -> zipfile.ZipFile:
 
 
 @cache
-def _compiled(rules: str) -> Callable[[bytes], list[str]]:
+def _compiled(rules: str, of: str = "en16931") -> Callable[[bytes], list[str]]:
     processor = PySaxonProcessor(license=False)
-    text = jar("phive-rules-en16931").read(rules).decode()
+    text = jar(f"phive-rules-{of}").read(rules).decode()
     executable = processor.new_xslt30_processor().compile_stylesheet(stylesheet_text=text)
 
     def broken(xml: bytes) -> list[str]:
@@ -48,6 +54,13 @@ def _compiled(rules: str) -> Callable[[bytes], list[str]]:
 def broken_rules(xml: bytes) -> list[str]:
     """The ids of the rules that a document breaks, warnings included."""
     return _compiled(CII_RULES if b":CrossIndustryInvoice>" in xml else RULES)(xml)
+
+
+def broken_rules_of(profile: Profile, xml: bytes) -> list[str]:
+    """The ids of the rules of a profile alone that a document breaks, warnings included."""
+    if profile is Profile.PEPPOL:
+        return _compiled(PEPPOL, "peppol")(xml)
+    return _compiled(XRECHNUNG.format("CII" if b":CrossIndustryInvoice>" in xml else "UBL"), "xrechnung")(xml)
 
 
 @cache

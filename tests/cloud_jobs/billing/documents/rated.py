@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from cloud_jobs.billing.contracts import Account, Address, LegalEntity, Payer, Payment, Vat
+from cloud_jobs.billing.contracts import Account, Address, Contact, LegalEntity, Payer, Payment, Vat
 from cloud_jobs.billing.contracts.fields import VatCategory
 from cloud_jobs.billing.documents import (
     CertificateSummary,
@@ -58,7 +58,7 @@ def seller(**changes: Any) -> LegalEntity:
         "name": "Waybill Telematik GmbH",
         "address": Address(line="Hafenstraße 12", city="Hamburg", postal_code="20457", country="DE"),
         "vat_id": "DE123456789",
-        "contact": "Billing, billing@waybill.example",
+        "contact": Contact(name="Billing", telephone="+49 40 123456", email="billing@waybill.example"),
         "number_prefix": "WB-",
         "payment": Payment(means_code="58", iban="DE02120300000000202051", bic="BYLADEM1001"),
     }

@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
+from cloud_jobs.billing.contracts import Endpoint
 from cloud_jobs.billing.documents import Document, DocumentType, document_table, to_ubl
 from cloud_jobs.billing.rating import ChargeKind
 from cloud_jobs.billing.units import Meter
-from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, taxed
+from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, seller, taxed
 
 LONDON = {"account": "acme-north", "region": "uk", "zone": "london", "price": "3.20 EUR/h"}
 
@@ -31,7 +32,11 @@ def example() -> Document:
 
 
 PAGE = (Path(__file__).parents[4] / "docs" / "invoices.md").read_text(encoding="utf-8")
-NOTE = issued(taxed([charge(amount_minor=-450)]), DocumentType.CREDIT_NOTE)
+NOTE = issued(
+    taxed([charge(amount_minor=-450)]),
+    DocumentType.CREDIT_NOTE,
+    seller=seller(endpoint=Endpoint(scheme="9930", id="DE123456789")),
+)
 
 
 def names_in(value: Any) -> Iterator[str]:
