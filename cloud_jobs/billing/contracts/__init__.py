@@ -13,11 +13,18 @@ from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, Unk
 from cloud_jobs.billing.contracts.fees import Fee, Proration
 from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Address, Vat, VatCategory
 from cloud_jobs.billing.contracts.invoicing import Contact, DirectDebit, Endpoint, Payment, Profile
-from cloud_jobs.billing.contracts.payer_contract import AccountContract, Assigned, FeeSpan, PayerContract, TariffSpan
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, PoolKey, Price, Span, TierMode
+from cloud_jobs.billing.contracts.payer_contract import (
+    AccountContract,
+    Assigned,
+    FeeSpan,
+    HoldingTime,
+    PayerContract,
+    TariffSpan,
+)
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, PoolKey, Price, PricePlace, Span, TierMode
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
-from cloud_jobs.billing.contracts.tariff import Cap, Tariff
+from cloud_jobs.billing.contracts.tariff import Cap, Dearest, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
 from cloud_jobs.billing.contracts.windows import Calendar, Window, window_at
 
@@ -37,12 +44,14 @@ __all__ = [
     "Contact",
     "ContractFault",
     "Contracts",
+    "Dearest",
     "DirectDebit",
     "DoubtBounds",
     "Endpoint",
     "ExchangeRate",
     "Fee",
     "FeeSpan",
+    "HoldingTime",
     "LegalEntity",
     "NamedPool",
     "Payer",
@@ -51,6 +60,7 @@ __all__ = [
     "Pool",
     "PoolKey",
     "Price",
+    "PricePlace",
     "Profile",
     "Proration",
     "Span",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import cached_property, lru_cache
@@ -34,7 +34,7 @@ from cloud_jobs.billing.contracts.published import (
 )
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.windows import Calendar, window_at
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.units import FACTS, Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
 
@@ -55,6 +55,18 @@ class Assigned(NamedTuple):
     @property
     def of_device(self) -> TenantDevice:
         return TenantDevice(self.tenant, self.device)
+
+
+class HoldingTime(NamedTuple):
+    """From when until when (µs since 1970, the end excluded) an account has a device, also outside the period.
+
+    What is after the period is cut a microsecond after it.
+    """
+
+    tenant: str
+    device: str
+    begin_us: int
+    end_us: int
 
 
 class TariffSpan(NamedTuple):
@@ -82,7 +94,8 @@ class AccountContract:
     """One account of a payer's tree in the period.
 
     `times`: when the account is in force (µs since 1970), in order. `spans`: its tariff versions in order; a cell of
-    usage names them by position, from 0. `fees`: its own, by version; () if no version has any.
+    usage names them by position, from 0. `fees`: its own, by version; () if no version has any. `held`: the whole times
+    of its devices, in order; () if no version has prices of facts, as only a visit can last longer than the period.
     """
 
     id: str
@@ -91,6 +104,7 @@ class AccountContract:
     spans: tuple[TariffSpan, ...]
     assigned: tuple[Assigned, ...] = ()
     fees: tuple[FeeSpan, ...] = ()
+    held: tuple[HoldingTime, ...] = ()
 
     @property
     def depends_on_days(self) -> bool:
@@ -100,7 +114,12 @@ class AccountContract:
     @property
     def sells_inferred_entries(self) -> bool:
         """Whether a tariff version has a price for them; otherwise they affect no charge."""
-        return any(price.meter is Meter.INFERRED_ENTRY for span in self.spans for price in span.tariff.prices)
+        return any(Meter.INFERRED_ENTRY in span.tariff.sold for span in self.spans)
+
+    @property
+    def sells_facts(self) -> bool:
+        """Whether a tariff version has a price of visits, stays, passages or driven days."""
+        return any(span.tariff.sold & FACTS for span in self.spans)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +185,7 @@ class PayerParts:
         self._of_kind = of_kind
         self._start_us, self._end_us = start_us, end_us
         self._publications: dict[str, str] = {}
+        self._held: list[HoldingTime] = []
         self.faults: list[ContractFault] = []
         self.used: set[Named] = set()
 
@@ -186,16 +206,15 @@ class PayerParts:
             times = self._of_kind["account"][name].times_within(self._start_us, self._end_us)
             spans = tuple(self._spans(name, versions, assigned))
             fees = tuple(FeeSpan(of.begin_us, one.fees) for of, one in zip(versions, made, strict=True))
-            accounts.append(
-                AccountContract(
-                    id=name,
-                    name=made[-1].name,
-                    times=times,
-                    spans=spans,
-                    assigned=assigned,
-                    fees=fees if any(one.fees for one in made) else (),
-                )
+            terms = AccountContract(
+                id=name,
+                name=made[-1].name,
+                times=times,
+                spans=spans,
+                assigned=assigned,
+                fees=fees if any(one.fees for one in made) else (),
             )
+            accounts.append(replace(terms, held=self._holding_times(terms)) if terms.sells_facts else terms)
         account = last[payer_id]
         assert account.payer is not None
         rates = self._rates(accounts, account.payer.currency)
@@ -214,7 +233,22 @@ class PayerParts:
     def _digest(self, time_zone: str) -> str:
         # an unchanged repeated publication is the same contract
         texts = sorted({_text_digest(body) for body in self._publications.values()})
-        return sha256("".join([time_zone, *texts]).encode()).hexdigest()
+        held = [repr(self._held)] if self._held else []
+        return sha256("".join([time_zone, *texts, *held]).encode()).hexdigest()
+
+    def _holding_times(self, terms: AccountContract) -> tuple[HoldingTime, ...]:
+        """The times of the devices that the account has in the period, also before it and just after it."""
+        devices = {one.of_device for one in terms.assigned}
+        versions = list(self._of_kind["account"][terms.id].within(-EVER, self._end_us + 1))
+        assigned = _assigned(versions, [parsed(Account, version.body) for version in versions])
+        found: list[HoldingTime] = []
+        for one in sorted(one for one in assigned if one.of_device in devices):
+            held = HoldingTime(*one[:4])
+            if found and found[-1][:2] == held[:2] and found[-1].end_us == held.begin_us:
+                held = held._replace(begin_us=found.pop().begin_us)
+            found.append(held)
+        self._held += found
+        return tuple(found)
 
     def _spans(
         self, account: str, versions: Sequence[ContractVersion[Any]], assigned: Sequence[Assigned]

@@ -11,11 +11,13 @@ from typing import Annotated, Final, NamedTuple, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Zone
-from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones
 
 ANY_ZONE: Final = "*"
 """The price of every zone that has none of its own; "" is what is outside all zones."""
 MAX_TIERS: Final = 100
+MAX_MINUTES: Final = 1_440
+"""The longest time between two facts that a price can depend on."""
 
 
 class TierMode(StrEnum):
@@ -48,6 +50,13 @@ def selects(meters: Collection[Meter], zones: Collection[str], meter: Meter, zon
         return False
     has_zone = MEASURE_OF[meter].zones is not MeterZones.NONE
     return not zones or (has_zone and (zone in zones or (zone != "" and ANY_ZONE in zones)))
+
+
+class Direction(StrEnum):
+    """The direction in which a gate is passed."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
 
 
 class Tier(Contract):
@@ -88,11 +97,24 @@ class PoolKey(NamedTuple):
     window: str = ""
 
 
+class PricePlace(NamedTuple):
+    """What a price is for; a tariff has one price for each. `direction` and `after` are of passages."""
+
+    meter: Meter
+    zone: str
+    window: str
+    direction: str = ""
+    after: str = ""
+
+
 class Price(Contract):
     """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
 
     Each price has its own allowance, tiers and rounding, by device or account and `span`; prices that name a pool of
     the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps.
+
+    A price of a fact (FACTS) applies to each fact by itself. `most`: of a stay, the maximum amount. `direction`: of
+    passages, None: both. `after`, `within`: of a passage that follows one of the gate `after` in `within` minutes.
     """
 
     meter: Meter
@@ -106,6 +128,14 @@ class Price(Contract):
     step: Annotated[Amount, Field(gt=0)] | None = None
     pool: Id = Pool.DEVICE.value
     span: Span = Span.CYCLE
+    most: Amount | None = None
+    direction: Direction | None = None
+    after: Zone | None = None
+    within: Annotated[int, Field(ge=1, le=MAX_MINUTES)] | None = None
+
+    @property
+    def place(self) -> PricePlace:
+        return PricePlace(self.meter, self.zone, self.window, self.direction or "", self.after or "")
 
     @property
     def base_per_unit(self) -> int:
@@ -154,6 +184,24 @@ class Price(Contract):
         return self
 
     @model_validator(mode="after")
+    def _of_facts(self) -> Self:
+        if self.meter in FACTS and (self.pool != Pool.DEVICE or self.span is not Span.CYCLE):
+            raise ValueError(f"each {self.meter} is charged by itself; leave out pool and span")
+        if self.meter in FACTS - {Meter.STAY} and (self.tiers or self.allowance or self.step):
+            raise ValueError(
+                f"each {self.meter} is charged by itself; give it a unit_amount, without allowance or step"
+            )
+        if self.most is not None and self.meter is not Meter.STAY:
+            raise ValueError(f"most is the maximum of each stay; use a cap for {self.meter}")
+        if self.meter is not Meter.PASSAGE and (self.direction or self.after is not None):
+            raise ValueError(f"direction and after are of a passage, and this price is for {self.meter}")
+        if (self.after is None) != (self.within is None):
+            raise ValueError("after and within belong together: the gate before, and the minutes until this one")
+        if self.after in {"", ANY_ZONE}:
+            raise ValueError(f"after names the gate before, not {self.after!r}")
+        return self
+
+    @model_validator(mode="after")
     def _one_amount_or_tiers(self) -> Self:
         if (self.unit_amount is None) == (not self.tiers):
             raise ValueError("a price has either a unit_amount or tiers" + (", not both" if self.tiers else ""))
@@ -177,4 +225,6 @@ class Price(Contract):
     def __str__(self) -> str:
         zone = {"": "outside", ANY_ZONE: "in any zone"}.get(self.zone, f"in zone {self.zone!r}")
         where = "" if MEASURE_OF[self.meter].zones is MeterZones.NONE else f" {zone}"
-        return f"{self.meter}{where}" + (f" in window {self.window!r}" if self.window else "")
+        window = f" in window {self.window!r}" if self.window else ""
+        after = f" after gate {self.after!r}" if self.after else ""
+        return f"{self.meter}{where}{window}" + (f" {self.direction}" if self.direction else "") + after

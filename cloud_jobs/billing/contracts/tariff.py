@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
+from functools import cached_property
 from itertools import combinations, islice
 from typing import Annotated, Final, Literal, Self
 
@@ -12,9 +14,19 @@ from pydantic import Field, model_validator
 
 from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
 from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Zone, decimals_of
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, Price, Span, selects
+from cloud_jobs.billing.contracts.prices import (
+    ANY_ZONE,
+    MAX_MINUTES,
+    Direction,
+    NamedPool,
+    Pool,
+    Price,
+    PricePlace,
+    Span,
+    selects,
+)
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of
-from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, exponent
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
 
 MAX_PRICES: Final = 10_000
@@ -89,6 +101,19 @@ def _is_among(zone: str, zones: Collection[str]) -> bool:
     return zone in zones or (zone != "" and ANY_ZONE in zones)
 
 
+class Dearest(Contract):
+    """Of a device's facts of these meters, only the dearest within `minutes` from the first one that costs something is
+    charged. `zones` (): all zones.
+    """
+
+    minutes: Annotated[int, Field(ge=1, le=MAX_MINUTES)]
+    meters: Annotated[tuple[Meter, ...], Field(min_length=1)]
+    zones: tuple[Zone, ...] = ()
+
+    def covers(self, meter: Meter, zone: str) -> bool:
+        return meter in self.meters and (not self.zones or zone in self.zones)
+
+
 class Tariff(Contract):
     """One version of a price list, in force from `effective_from` until the next version.
 
@@ -107,6 +132,7 @@ class Tariff(Contract):
     windows: Annotated[tuple[Window, ...], Field(max_length=MAX_WINDOWS)] = ()
     pools: Annotated[tuple[NamedPool, ...], Field(max_length=MAX_POOLS)] = ()
     caps: Annotated[tuple[Cap, ...], Field(max_length=MAX_CAPS)] = ()
+    dearest: Annotated[tuple[Dearest, ...], Field(max_length=MAX_CAPS)] = ()
     fees: Fees = ()
     minimum_amount: Amount | None = None
     minimum_span: Literal[Span.CYCLE, Span.YEAR] = Span.CYCLE
@@ -114,10 +140,15 @@ class Tariff(Contract):
     minimum_without_devices: bool = False
     not_sold: tuple[Meter, ...] = ()
 
+    @cached_property
+    def sold(self) -> frozenset[Meter]:
+        """The meters that have a price somewhere."""
+        return frozenset(price.meter for price in self.prices)
+
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:
         faults = [*self._window_faults(), *self._price_faults(), *self._cap_faults(), *self._fee_faults()]
-        faults += self._decimal_faults()
+        faults += [*self._dearest_faults(), *self._decimal_faults()]
         if faults:
             raise ValueError("; ".join(faults))
         return self
@@ -131,9 +162,9 @@ class Tariff(Contract):
 
     def _price_faults(self) -> Iterator[str]:
         windows = {"": True} | {window.id: window.is_on_quarters for window in self.windows}
-        placed: dict[tuple[Meter, str, str], int] = {}
+        placed: dict[PricePlace, int] = {}
         for number, price in enumerate(self.prices):
-            first = placed.setdefault((price.meter, price.zone, price.window), number)
+            first = placed.setdefault(price.place, number)
             if first != number:
                 yield f"prices.{first} and prices.{number} are both for {price}"
             if price.window not in windows:
@@ -146,11 +177,25 @@ class Tariff(Contract):
             if price.meter in self.not_sold:
                 yield f"prices.{number} is for {price.meter}, which is in not_sold"
         yield from self._pool_faults()
-        for meter, zone, window in placed:
+        yield from self._gap_faults(placed)
+
+    def _gap_faults(self, placed: Mapping[PricePlace, int]) -> Iterator[str]:
+        """A price for a window, a direction or a pair of gates needs one for what it leaves out."""
+        general = defaultdict[tuple[Meter, str], set[str]](set)
+        for place in placed:
+            if not place.window and not place.after:
+                general[place.meter, place.zone].add(place.direction)
+        for place, number in placed.items():
+            meter, zone, window, direction, after = place
+            if not (window or direction or after):
+                continue
             # "*" does not apply outside all zones
             default = ANY_ZONE if zone and MEASURE_OF[meter].zones is not MeterZones.NONE else zone
-            if window and not {(meter, zone, ""), (meter, default, "")} & placed.keys():
-                yield f"{self.prices[placed[meter, zone, window]]} has a price, and none outside its windows"
+            there = general.get((meter, zone), set()) | general.get((meter, default), set())
+            if "" not in there and not there.issuperset(Direction):
+                left = "outside its windows" if window else "in the other direction" if direction else "for it alone"
+                free = "" if window else "; write unit_amount = 0 for what is free"
+                yield f"{self.prices[number]} has a price, and none {left}{free}"
 
     def _pool_faults(self) -> Iterator[str]:
         """Prices of one pool may differ in amounts, but not in meter and step."""
@@ -185,10 +230,9 @@ class Tariff(Contract):
         return frozenset(found - {Span.CYCLE})
 
     def _cap_faults(self) -> Iterator[str]:
-        sold = {price.meter for price in self.prices}
         windows = {price.window for price in self.prices}
         for number, cap in enumerate(self.caps):
-            if unsold := [meter for meter in cap.meters if meter not in sold]:
+            if unsold := [meter for meter in cap.meters if meter not in self.sold]:
                 yield f"caps.{number} is for {unsold[0]}, which has no price"
             if unpriced := [window for window in cap.windows if window not in windows]:
                 yield f"caps.{number} is for window {unpriced[0]!r}, which has no price of its own"
@@ -213,21 +257,32 @@ class Tariff(Contract):
                 )
 
     def _is_uneven(self, price: Price) -> bool:
-        """Whether a unit of the price may cost more on one day than on another."""
+        """Whether a unit of the price may cost more on one day than on another. A fact has an amount of its own."""
         pool = self.pool_of.get(price.pool_id)
         allowance = pool.allowance if pool else price.allowance
-        return bool(price.tiers or allowance or price.step)
+        return price.meter not in FACTS and bool(price.tiers or allowance or price.step)
+
+    def _dearest_faults(self) -> Iterator[str]:
+        for number, one in enumerate(self.dearest):
+            for meter in one.meters:
+                if meter not in FACTS - {Meter.DRIVEN_DAY}:
+                    yield f"dearest.{number} is for {meter}; it can be for visit, stay and passage"
+                elif meter not in self.sold:
+                    yield f"dearest.{number} is for {meter}, which has no price"
+        for (first, one), (second, other) in combinations(enumerate(self.dearest), 2):
+            if {*one.meters} & {*other.meters} and (not one.zones or not other.zones or {*one.zones} & {*other.zones}):
+                yield f"dearest.{first} and dearest.{second} are for the same facts"
 
     def _fee_faults(self) -> Iterator[str]:
         yield from repeated_ids("fees", (fee.id for fee in self.fees))
-        sold = {price.meter for price in self.prices}
         for number, fee in enumerate(self.fees):
-            if unsold := [meter for meter in fee.meters if meter not in sold]:
+            if unsold := [meter for meter in fee.meters if meter not in self.sold]:
                 yield f"fees.{number} is a percent of {unsold[0]}, which has no price"
 
     def _decimal_faults(self) -> Iterator[str]:
         digits = exponent(self.currency)
         amounts = {f"caps.{number}.amount": cap.amount for number, cap in enumerate(self.caps)}
+        amounts |= {f"prices.{number}.most": one.most for number, one in enumerate(self.prices) if one.most is not None}
         amounts |= {
             f"fees.{number}.amount": fee.amount for number, fee in enumerate(self.fees) if fee.amount is not None
         }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, product
 from math import ceil, lcm
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from cloud_jobs.billing.contracts import (
     Pool,
     PoolKey,
     Price,
+    PricePlace,
     Span,
     Tariff,
     TariffSpan,
@@ -33,7 +34,7 @@ from cloud_jobs.billing.contracts import (
 )
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
-from cloud_jobs.billing.units import MEASURE_OF, Meter, exponent, round_ratio
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, exponent, round_ratio
 
 # Division of a rounded total by largest remainders.
 
@@ -98,7 +99,8 @@ _POOLED: Final = {Pool.DEVICE: "", Pool.ACCOUNT: ", pooled by account", Pool.TRE
 def price_text(price: Price, currency: str, named: NamedPool | None = None) -> str:
     """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km, by year`.
 
-    `0.05 EUR/each, in started steps of 100`. `named`: the pool of the tariff that it names.
+    `0.05 EUR/each, in started steps of 100`; `3.00 EUR/h, the first 0.5 h free, for each visit, at most 20.00 EUR`;
+    `1.00 EUR/each, forward, after gate north within 30 minutes`. `named`: the pool of the tariff that it names.
     """
     digits = exponent(currency)
     if price.unit_amount is not None:
@@ -115,9 +117,14 @@ def price_text(price: Price, currency: str, named: NamedPool | None = None) -> s
         (named.allowance, named.unit) if named else (price.allowance, price.unit),
     )
     free = f", the first {number_text(allowance)} {unit} free" if allowance else ""
+    visit = ", for each visit" if price.meter is Meter.STAY else ""
+    most = f", at most {number_text(price.most, digits)} {currency}" if price.most is not None else ""
+    direction = f", {price.direction.value}" if price.direction else ""
+    after = f", after gate {price.after} within {price.within} minutes" if price.after else ""
+    fact = f"{visit}{most}{direction}{after}"
     shared = f", pool {pool.pool_id}" if pool.pool_id else ""
     span = "" if pool.span is Span.CYCLE else f", by {pool.span}"
-    return f"{amounts} {currency}/{price.unit}{step}{free}{_POOLED[pool.scope]}{shared}{span}"
+    return f"{amounts} {currency}/{price.unit}{step}{free}{fact}{_POOLED[pool.scope]}{shared}{span}"
 
 
 def cap_text(cap: Cap, currency: str) -> str:
@@ -168,10 +175,28 @@ class RatedPrice:
             # the integers of the fraction, not reduced
             paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
             return Exact(paid * self.flat.numerator, self.allowance.denominator * self.flat.denominator)
-        started = self.in_steps(max(Fraction(0), quantity - Fraction(*self.allowance)))
+        started = self._started(quantity)
         units = Paid(Fraction(0), started, started).per(self.price.base_per_unit)
         amount: Fraction = cost(self.price, units) * self.worth
         return Exact(amount.numerator, amount.denominator)
+
+    def _started(self, quantity: int) -> Fraction:
+        """Base units that are paid for, of a pool or a fact with only this quantity."""
+        allowance, price = Fraction(*self.allowance), self.price
+        if price.meter in FACTS and price.step is not None and quantity > allowance:
+            # the steps of a visit count from its start, and a step that is free in part is paid for
+            return (
+                self.in_steps(Fraction(quantity)) - allowance + allowance % (Fraction(price.step) * price.base_per_unit)
+            )
+        return self.in_steps(max(Fraction(0), quantity - allowance))
+
+    def fact_minor(self, quantity: int) -> int:
+        """The rounded amount of a fact. Raises BillingError above the last tier."""
+        amount = round_ratio(*self.exact_minor(quantity))
+        if self.price.most is None:
+            return amount
+        most = Fraction(self.price.most) * self.worth
+        return min(amount, round_ratio(most.numerator, most.denominator))
 
     def in_steps(self, paid: Fraction) -> Fraction:
         """Base units that are paid for, rounded up to whole steps."""
@@ -360,38 +385,39 @@ MAX_FOUND: Final = 65_536
 """Cached look-ups of one book."""
 
 
-_Place = tuple[Meter, str, str]
-
-
 class PriceBook:
     """The prices of an account's tariff versions. Raises BillingError."""
 
     def __init__(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> None:
+        self.spans = tariffs
         self.tariffs = tuple(one.tariff for one in tariffs)
         self.worths = tuple(worth_of(tariff.currency, contract) for tariff in self.tariffs)
-        self._listed: list[dict[_Place, RatedPrice]] = []
+        self._listed: list[dict[PricePlace, RatedPrice]] = []
         terms: dict[object, int] = {}
         for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True)):
             before = self._listed[-1] if self._listed else {}
             self._listed.append(_rated(version, tariff, worth, terms, before))
-        self._sold = [{price.meter for price in tariff.prices} for tariff in self.tariffs]
         # all daily amounts are integer multiples of 1/parts of a minor unit
         self.parts = lcm(
             *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
         )
-        self._found: dict[tuple[int, Meter, str, str], RatedPrice | None] = {}
+        self._found: dict[tuple[int, PricePlace], RatedPrice | None] = {}
         self.capped_by_day = [any(cap.span is Span.DAY for cap in tariff.caps) for tariff in self.tariffs]
 
     def sells(self, version: int, meter: Meter) -> bool:
         """Whether the version has a price for the meter anywhere. A meter without a price is not sold."""
-        return meter in self._sold[version]
+        return meter in self.tariffs[version].sold
 
-    def price(self, version: int, meter: Meter, zone: str, window: str) -> RatedPrice | None:
-        """The price that applies: of the zone or else of ANY_ZONE, each in the window or else in none.
+    def price(
+        self, version: int, meter: Meter, zone: str, window: str, passed: tuple[str, str] = ("", "")
+    ) -> RatedPrice | None:
+        """The price that applies: after this gate or else by itself, of the zone or else of ANY_ZONE, in the window or
+        else in none, in the direction or else in both.
 
-        ANY_ZONE does not include "" (outside all zones). None is an error if the meter is sold elsewhere.
+        `passed`: the direction of a passage, and the gate before. ANY_ZONE does not include "" (outside all zones).
+        None is an error if the meter is sold elsewhere.
         """
-        of = (version, meter, zone, window)
+        of = version, PricePlace(meter, zone, window, *passed)
         found = self._found.get(of)
         if found is None and of not in self._found:
             if len(self._found) >= MAX_FOUND:
@@ -399,12 +425,23 @@ class PriceBook:
             found = self._found[of] = self._look_up(*of)
         return found
 
-    def _look_up(self, version: int, meter: Meter, zone: str, window: str) -> RatedPrice | None:
-        listed = self._listed[version]
-        found = listed.get((meter, zone, window)) or listed.get((meter, zone, ""))
-        if found is None and (zone or meter in WITHOUT_ZONE):
-            found = listed.get((meter, ANY_ZONE, window)) or listed.get((meter, ANY_ZONE, ""))
-        return found
+    def _look_up(self, version: int, place: PricePlace) -> RatedPrice | None:
+        listed, (meter, zone, *rest) = self._listed[version], place
+        zones = (zone, ANY_ZONE) if zone or meter in WITHOUT_ZONE else (zone,)
+        window, direction, after = ((one, "") if one else ("",) for one in rest)
+        found = (
+            listed.get(PricePlace(meter, of[1], of[2], of[3], of[0])) for of in product(after, zones, window, direction)
+        )
+        return next((one for one in found if one is not None), None)
+
+    def gap(self, version: int, meter: Meter, zone: str, window: str, used: str) -> BillingError:
+        """A gap in the price list, which is never free. `used`: by which device, and when."""
+        where = f"zone {zone!r}" if zone else "outside all zones"
+        when, anywhere = f", window {window!r}" if window else "", ", or one for zone '*'" if zone else ""
+        return BillingError(
+            f"tariff {self.tariffs[version].id!r} has no price of {meter.value} for {where}{when}, where {used}; "
+            f"publish a version with one{anywhere}"
+        )
 
 
 class PriceBooks:
@@ -418,7 +455,7 @@ class PriceBooks:
         # By identity: comparing contents would cost more than the book. A book keeps its tariffs alive, so that
         # no other tariff gets the identity of a deleted one.
         rates = tuple(contract.rates.get(one.tariff.currency) for one in tariffs)
-        key = (contract.payer.currency, rates, *(id(one.tariff) for one in tariffs))
+        key = (contract.payer.currency, rates, *(id(of) for one in tariffs for of in (one.tariff, one.calendar)))
         if key not in self._books:
             if len(self._books) >= MAX_BOOKS:
                 self._books.clear()
@@ -439,8 +476,8 @@ def worth_of(currency: str, contract: PayerContract) -> Fraction:
 
 
 def _rated(
-    version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int], before: Mapping[_Place, RatedPrice]
-) -> dict[_Place, RatedPrice]:
+    version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int], before: Mapping[PricePlace, RatedPrice]
+) -> dict[PricePlace, RatedPrice]:
     """The prices of a version by meter, zone and window.
 
     `terms` numbers the sets of prices of a pool. A price whose pool did not change is the object of `before`.
@@ -455,7 +492,7 @@ def _rated(
     number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
     found = {}
     for price, named, pool, text in stated:
-        place = price.meter, price.zone, price.window
+        place = price.place
         was = before.get(place)
         if was is not None and was.terms == number[pool]:
             found[place] = was

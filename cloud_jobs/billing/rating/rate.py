@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, PoolKey, Span, Vat
+from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, PoolKey, Span, Tariff, Vat
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
@@ -27,6 +27,7 @@ from cloud_jobs.billing.rating.charges import (
     TaxGroup,
     metered_key,
 )
+from cloud_jobs.billing.rating.facts import Facts, rows_of_facts
 from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, Scope, UsePlace, fees_due, minimum_fee
 from cloud_jobs.billing.rating.pools import (
     Exact,
@@ -41,7 +42,8 @@ from cloud_jobs.billing.rating.pools import (
     split,
     split_exact,
 )
-from cloud_jobs.billing.units import round_ratio
+from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
+from cloud_jobs.billing.units import Meter, round_ratio
 
 # Charges of one account: pools of quantities, each rounded once, then caps, fees and minimum fee.
 
@@ -71,6 +73,7 @@ class AccountRating:
         if self._is_capped_by_day:
             self.capping = capping_versions(terms, book, contract.period)
         self._pools: dict[tuple[str, str, PoolKey, date | None], dict[tuple[RatedPrice, Place], int]] = {}
+        self._facts: defaultdict[tuple[Meter, Place, str], list[PricedFact]] = defaultdict(list)
 
     def add(self, cell: Cell) -> None:
         """Raises BillingError."""
@@ -87,14 +90,8 @@ class AccountRating:
         price = book.price(version, meter, zone, window)
         if price is None:
             if book.sells(version, meter):
-                # a gap in the price list is never free
-                where = f"zone {zone!r}" if zone else "outside all zones"
-                when, anywhere = f", window {window!r}" if window else "", ", or one for zone '*'" if zone else ""
-                raise BillingError(
-                    f"tariff {book.tariffs[version].id!r} has no price of {meter.value} for {where}{when}, where "
-                    f"{device!r} was in the hour of {self._first_hour(cell).isoformat()} or later; publish a version "
-                    f"with one{anywhere}"
-                )
+                since = self._first_hour(cell).isoformat()
+                raise book.gap(version, meter, zone, window, f"{device!r} was in the hour of {since} or later")
             return
         pool = price.pool
         of_whom = (tenant, device) if pool.scope is Pool.DEVICE else ("", "")
@@ -116,7 +113,27 @@ class AccountRating:
                 key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
                 rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
                 charges.append(Charge(key, quantity, free, amount, rows))
+        for (meter, (region, tenant, device, zone, window), text), facts in self._facts.items():
+            key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
+            amount, rows = sum(one.minor for one in facts), rows_of_facts({one.fact for one in facts})
+            quantity, free = sum(one.quantity for one in facts), sum(one.free for one in facts)
+            charges.append(Charge(key, quantity, free, amount, rows))
         return _one_of_each_key(charges)
+
+    def add_facts(self, facts: Iterable[PricedFact]) -> None:
+        """Facts are charged one by one, but add up to one charge for each place and price."""
+        for fact in facts:
+            self._facts[fact.meter, fact.place, fact.text].append(fact)
+            if self._is_capped_by_day:
+                _, tenant, device, zone, window = fact.place
+                place = UsePlace(tenant, device, fact.meter, zone, window)
+                if self._capping(place, fact.day, fact.version) is not None:
+                    self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
+
+    def facts_of(self, key: ChargeKey) -> list[PricedFact]:
+        """The facts of a usage charge, in order of time."""
+        place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+        return [] if key.meter is None else self._facts.get((key.meter, place, key.price), [])
 
     def pools_of(self, key: ChargeKey) -> list[Uses]:
         """The pools of a usage charge: one, or two if another price with the same text took over."""
@@ -129,10 +146,9 @@ class AccountRating:
 
     def _count_day(self, price: RatedPrice, cell: Cell) -> None:
         assert cell.day is not None, "cells of a tariff with a daily cap are of one day each"
-        version = self.capping.get(cell.day, cell.version)
-        self.capped_versions.add(version)
-        tariff, place = self.book.tariffs[version], UsePlace.of(cell, price)
-        if not any(cap.span is Span.DAY and cap.covers(place.meter, place.zone, place.window) for cap in tariff.caps):
+        place = UsePlace.of(cell, price)
+        tariff = self._capping(place, cell.day, cell.version)
+        if tariff is None:
             return
         each = price.by_day
         if each is None:
@@ -142,6 +158,14 @@ class AccountRating:
             )
         use = DayUse(place, cell.day)
         self.days[use] += cell.quantity * each.numerator * (self.book.parts // each.denominator)
+
+    def _capping(self, place: UsePlace, day: date, version: int) -> Tariff | None:
+        """The tariff that caps a place on a day, if any."""
+        version = self.capping.get(day, version)
+        self.capped_versions.add(version)
+        tariff = self.book.tariffs[version]
+        capped = any(cap.span is Span.DAY and cap.covers(place.meter, place.zone, place.window) for cap in tariff.caps)
+        return tariff if capped else None
 
     def _first_hour(self, cell: Cell) -> datetime:
         rows = self._metered.get(metered_key(self.account, cell.tenant, cell.device, cell.meter, cell.zone))
@@ -358,12 +382,16 @@ def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:
 
 
 def rate(
-    contract: PayerContract, cells: Iterable[Cell], metered: Metered, books: PriceBooks | None = None
+    contract: PayerContract,
+    cells: Iterable[Cell],
+    metered: Metered,
+    books: PriceBooks | None = None,
+    facts: Facts = NO_FACTS,
 ) -> RatedAccount:
     """The charges of a payer and its children, and the tax on them.
 
-    Cells may come in any order. Each account is rated by itself: usage, daily caps, period caps, fees, minimum fee.
-    `books`: a cache to share between payers. Raises BillingError.
+    Cells and facts may come in any order. Each account is rated by itself: usage and facts, daily caps, period caps,
+    fees, minimum fee. `books`: a cache to share between payers. Raises BillingError.
     """
     books = books or PriceBooks()
     ratings = {
@@ -372,6 +400,8 @@ def rate(
     }
     for cell in cells:
         ratings[cell.account].add(cell)
+    for account, priced in priced_facts(contract, {name: one.book for name, one in ratings.items()}, facts):
+        ratings[account].add_facts(priced)
     charges = [charge for rating in ratings.values() for charge in _of_account(rating, contract)]
     _check_bounds(charges)
     charges.sort(key=lambda charge: charge.key.order)

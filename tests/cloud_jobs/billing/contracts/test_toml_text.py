@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.contracts import Account, Tariff, contracts_of_toml
 from cloud_jobs.billing.contracts.fields import unprintable
 from cloud_jobs.billing.contracts.toml_text import MAX_TOML_CONTRACTS_BYTES
-from cloud_jobs.billing.units import EXPONENT_OF, MEASURE_OF, Meter, MeterZones
+from cloud_jobs.billing.units import EXPONENT_OF, FACTS, MEASURE_OF, Meter, MeterZones
 from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.makers import ADDRESS
 
@@ -145,8 +145,10 @@ def prices(draw: st.DrawFn) -> dict[str, Any]:
     made = {"meter": str(meter), "zone": draw(st.sampled_from(named + outside))}
     made |= {
         "unit": draw(st.sampled_from(list(measure.sale_units))),
-        "pool": draw(st.sampled_from(["device", "account"])),
+        "pool": draw(st.sampled_from(["device"] if meter in FACTS else ["device", "account"])),
     }
+    if meter in FACTS - {Meter.STAY}:
+        return made | {"unit_amount": draw(AMOUNTS)}
     if draw(st.booleans()):
         return made | {"unit_amount": draw(AMOUNTS), "allowance": draw(AMOUNTS)}
     bounds = sorted(draw(st.sets(st.integers(1, 10**6), max_size=4)))
