@@ -201,6 +201,8 @@ def _refuse_contradictions(rows: pa.Table, one: _Integers, other: _Integers) -> 
 
 
 _HOUR: Final = timedelta(hours=1)
+_DEVICE: Final = ["tenant", "device"]
+_DEVICES_AT_ONCE: Final = 1 << 20
 
 
 def usage_rows(
@@ -235,23 +237,26 @@ def usage_rows(
     with lake.damage_as_error("usage"):
         stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), end.date())
         stored = stored.within("device", [(name, name) for name in names])
-        parts = stored.rows(lake.files("usage"), empty.schema.names, wanted)
-        found += [of_devices(rows, devices).cast(empty.schema) for rows in parts]
+        parts, mine = stored.rows(lake.files("usage"), empty.schema.names, wanted), DeviceFilter(devices)
+        found += [mine.of(rows).cast(empty.schema) for rows in parts]
     return rows_in_force(pa.concat_tables(found))
 
 
-def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime) -> Iterator[TenantDevice]:
-    """The devices with usage at a snapshot in hours from `start` until before `end`; a device may repeat. Raises
-    LakeError.
-    """
+def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime) -> pa.Table:
+    """The tenants and devices with usage at a snapshot in hours from `start` until before `end`. Raises LakeError."""
     begin, last = start.astimezone(UTC), end.astimezone(UTC) - timedelta.resolution
     begin -= _HOUR - timedelta.resolution
     wanted = {"hour": (begin, last), "commit_number": (None, snapshot.usage_number)}
+    found = pa.table({name: pa.array([], pa.string()) for name in _DEVICE})
+    more, merge_at = list[pa.Table](), _DEVICES_AT_ONCE
     with lake.damage_as_error("usage"):
         stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), last.date())
-        for rows in stored.rows(lake.files("usage"), ("tenant", "device"), wanted):
-            there = rows.group_by(["tenant", "device"]).aggregate([])
-            yield from map(TenantDevice, there["tenant"].to_pylist(), there["device"].to_pylist())
+        for rows in stored.rows(lake.files("usage"), _DEVICE, wanted):
+            more.append(rows.group_by(_DEVICE).aggregate([]))
+            if sum(part.num_rows for part in more) >= merge_at:
+                found = pa.concat_tables([found, *more]).group_by(_DEVICE).aggregate([])
+                more, merge_at = [], max(found.num_rows, _DEVICES_AT_ONCE)
+    return pa.concat_tables([found, *more]).group_by(_DEVICE).aggregate([])
 
 
 def usage_rows_each(lake: Lake, snapshot: LakeState, first: datetime, last: datetime) -> int:
@@ -324,22 +329,38 @@ def conflicts(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]
     return found
 
 
+class DeviceFilter:
+    """Selects the rows of some devices, prepared once for many tables with the columns `tenant` and `device`."""
+
+    def __init__(self, devices: Collection[TenantDevice]) -> None:
+        parts = [sorted({*of}) for of in zip(*devices, strict=True)] or [[], []]
+        tenant, device = ({name: at for at, name in enumerate(names)} for names in parts)
+        self._tenants, self._names = (pa.array(names, pa.string()) for names in parts)
+        self._known = np.array(sorted({tenant[one.tenant] * len(device) + device[one.device] for one in devices}))
+
+    def mask(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Whether each row is of one of the devices."""
+        tenant, device = _numbers_in(rows["tenant"], self._tenants), _numbers_in(rows["device"], self._names)
+        are_named: NDArray[np.bool_] = (tenant >= 0) & (device >= 0)
+        if len(self._known) < len(self._tenants) * len(self._names):
+            are_named &= np.isin(tenant * len(self._names) + device, self._known)
+        return are_named
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        return rows.filter(pa.array(self.mask(rows)))
+
+
+def _numbers_in(column: pa.ChunkedArray, values: pa.Array) -> _Integers:
+    """The place of each text in `values`; -1 if it is not there."""
+    texts = encoded(column)
+    places = pc.index_in(texts.dictionary, values).fill_null(-1).to_numpy(zero_copy_only=False)
+    # the last place is that of a null
+    found: _Integers = np.append(places, -1)[texts.indices.fill_null(len(places)).to_numpy()].astype(np.int64)
+    return found
+
+
 def of_devices(rows: pa.Table, devices: Collection[TenantDevice]) -> pa.Table:
-    asked = {one.tenant for one in devices}
-    if len(asked) == 1:
-        names = pa.array(sorted({one.device for one in devices}), pa.string())
-        is_theirs = pc.is_in(rows["device"].cast(pa.string()), names)
-        return rows.filter(pc.and_(is_theirs, pc.equal(rows["tenant"], *asked)))
-    tenants, names = (encoded(rows[name]) for name in ("tenant", "device"))
-    count = max(len(names.dictionary), 1)
-    codes = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), count), names.indices.cast(pa.int64()))
-    known = {*devices}
-    mine = [
-        code
-        for code in pc.unique(codes).drop_null().to_pylist()
-        if TenantDevice(tenants.dictionary[code // count].as_py(), names.dictionary[code % count].as_py()) in known
-    ]
-    return rows.filter(pc.is_in(codes, pa.array(mine, pa.int64())))
+    return DeviceFilter(devices).of(rows)
 
 
 def _erasures(lake: Lake, where: list[Condition]) -> Erasures:

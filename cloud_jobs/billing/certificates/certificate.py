@@ -340,11 +340,15 @@ class DeviceCertificate:
 
     def document(self) -> dict[str, Any]:
         content = self._content()
-        return content | {"digest": _digest(content)}
+        return content | {"digest": _sealed(content)[0]}
+
+    def sealed(self) -> tuple[str, str]:
+        """The digest, and the canonical JSON of the document."""
+        return _sealed(self._content())
 
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON (sorted keys, no spaces) without the digest."""
-        return _digest(self._content())
+        return _sealed(self._content())[0]
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -380,8 +384,13 @@ def _shown(seqs: SeqRanges) -> str:
     return f"{SeqRanges.of(first).text()} and {len(ranges) - _MAX_RANGES:,} more ranges, see the certificate"
 
 
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(_ENCODER.encode(content).encode()).hexdigest()
+def _sealed(content: dict[str, Any]) -> tuple[str, str]:
+    """The digest of some content, and the canonical JSON of both, encoded once."""
+    name = "digest"
+    before, after = ({key: content[key] for key in content if (key < name) is first} for first in (True, False))
+    head, tail = _ENCODER.encode(before)[:-1], _ENCODER.encode(after)[1:]
+    found = hashlib.sha256(f"{head},{tail}".encode()).hexdigest()
+    return found, f'{head},"{name}":"{found}",{tail}'
 
 
 def certify(

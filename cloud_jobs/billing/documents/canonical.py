@@ -152,7 +152,7 @@ def canonical_text(value: Any) -> str:
 
 def canonical_pieces(value: Any) -> Iterator[str]:
     """The canonical text piece by piece: the whole may be as large as all charges."""
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and not _is_short(value):
         for at, name in enumerate(sorted(value)):
             yield f"{',' if at else '{'}{canonical_text(name)}:"
             yield from canonical_pieces(value[name])
@@ -163,6 +163,12 @@ def canonical_pieces(value: Any) -> Iterator[str]:
         yield "]"
     else:
         yield canonical_text(value)
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_short, value.values()))
+    return not isinstance(value, list | tuple | Annex) or len(value) <= _AT_ONCE
 
 
 def digest_of(pieces: Iterable[str]) -> str:

@@ -63,7 +63,14 @@ from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.snapshot_reads import miscounted, reference_rows, usage_rows, usage_rows_each, used_devices
+from cloud_jobs.lake.snapshot_reads import (
+    DeviceFilter,
+    miscounted,
+    reference_rows,
+    usage_rows,
+    usage_rows_each,
+    used_devices,
+)
 from cloud_jobs.lake.snapshots import LakeState, Snapshot
 from cloud_jobs.lake.tables import Lake, row_fault_as_error
 
@@ -341,7 +348,10 @@ def unbilled_devices(
     """The devices with usage in these days that no closed payer has on any of them."""
     periods = [one.period for one in contracts] or [BillingPeriod("UTC", *days)]
     start, end = min(one.start for one in periods), max(one.end for one in periods)
-    return sorted({*used_devices(lake, snapshot, start, end)} - {device for one in contracts for device in one.devices})
+    used = used_devices(lake, snapshot, start, end)
+    billed = DeviceFilter({device for one in contracts for device in one.devices})
+    unknown = used.filter(pa.array(~billed.mask(used)))
+    return sorted(map(TenantDevice, unknown["tenant"].to_pylist(), unknown["device"].to_pylist()))
 
 
 def unbilled_text(devices: Sequence[TenantDevice]) -> str:

@@ -80,14 +80,13 @@ def charge_rows(run: str, charges: Sequence[tuple[PeriodKey, Columns]]) -> pa.Ta
     for name in _STORED:
         values = chain.from_iterable(columns[name] for _, columns in charges)
         # as integers, because Arrow asks each datetime for its time zone
-        plain = [moment and _micros(moment) for moment in values] if name in _MOMENTS else [*values]
+        plain = [*(map(_micros, values) if name in _MOMENTS else values)]
         made[name] = pa.array(plain, RATED_LINES.field(name).type)
     return pa.table([made[name] for name in RATED_LINES.names], schema=RATED_LINES)
 
 
 def certificate_row(certificate: DeviceCertificate) -> CertificateRow:
-    made = certificate.document()
-    return CertificateRow(made["tenant"], made["device"], made["state"], made["digest"], canonical_text(made))
+    return CertificateRow(certificate.tenant, certificate.device, certificate.state.value, *certificate.sealed())
 
 
 def certificate_rows(run: str, certificates: Sequence[tuple[PeriodKey, Sequence[CertificateRow]]]) -> pa.Table:
@@ -126,9 +125,18 @@ def lines_digest(columns: Columns) -> str:
     found = sha256()
     for name in _STORED:
         values = columns[name]
-        plain = [moment and _text_of(moment) for moment in values] if name in _MOMENTS else values
-        found.update(canonical_text(plain).encode())
+        found.update(_column_text([*map(_text_of, values)] if name in _MOMENTS else values).encode())
     return found.hexdigest()
+
+
+def _column_text(values: Sequence[Any]) -> str:
+    """`canonical_text` of a column, several times faster for texts without escapes."""
+    try:
+        joined = '","'.join(values)
+    except TypeError:
+        return canonical_text(values)
+    is_plain = joined.isprintable() and "\\" not in joined and joined.count('"') == 2 * (len(values) - 1)
+    return f'["{joined}"]' if is_plain else canonical_text(values)
 
 
 def closing_row(closing: Closing, closed_at: datetime) -> dict[str, Any]:
@@ -270,13 +278,13 @@ def _charge(row: Sequence[Any]) -> Charge:
 
 
 @lru_cache(maxsize=4096)
-def _micros(moment: datetime) -> int:
-    return micros(moment)
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else micros(moment)
 
 
 @lru_cache(maxsize=4096)
-def _text_of(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat()
+def _text_of(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat()
 
 
 def _plain_values(column: pa.ChunkedArray, texts: dict[str, str]) -> list[Any]:
