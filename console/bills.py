@@ -44,7 +44,7 @@ _LARGE: Final = {"parties": "{}", "control_totals": "{}", "taxes": "[]"}
 """Columns of closings that a list leaves out, and what stands for them."""
 _DOCUMENT_COLUMNS: Final = (
     *("legal_entity", "payer", "first_day", "last_day", "counter", "number", "type", "closing", "before", "currency"),
-    *("time_zone", "snapshot", "closing_number", "net_minor", "tax_minor", "issued_at", "issue_date"),
+    *("time_zone", "snapshot", "closing_number", "net_minor", "tax_minor", "rounding_minor", "issued_at", "issue_date"),
     *("reference_number", "reference_date", "by", "reason"),
 )
 

@@ -45,13 +45,13 @@ from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
     """How the amount of a usage charge arises from all uses of its pool: steps of docs/rating.md with their figures."""
     place = Place(key.region, key.tenant, key.device, key.zone, key.window)
-    price = next(one for one, at in uses if (one.text, at) == (key.price, place))
+    price = next(one for one, at in uses if (one.text, one.tax, at) == (key.price, key.tax, place))
     currencies = next(
         [one.tariff.currency for one in account.spans] for account in contract.accounts if account.id == key.account
     )
     unit, per_unit, digits = price.price.unit, price.price.base_per_unit, exponent(contract.payer.currency)
-    shares, exact = {(one.place, one.text): one for one in pool_shares(uses)}, exact_shares(uses)
-    mine, whole = shares[place, key.price], sum((one.minor for one in exact.values()), Fraction(0))
+    shares, exact = {(one.place, one.text, one.tax): one for one in pool_shares(uses)}, exact_shares(uses)
+    mine, whole = shares[place, key.price, key.tax], sum((one.minor for one in exact.values()), Fraction(0))
     pool, vehicles = sum(uses.values()), len({(at.tenant, at.device) for _, at in uses})
     if len(shares) > 1:
         of = f"{vehicles} vehicles of the account" if vehicles > 1 else "this vehicle"
@@ -84,7 +84,7 @@ def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterat
     )
     yield "rounded, a half up", f"{rounded:f} {contract.payer.currency}"
     if len(shares) > 1:
-        part_exact = exact[place, key.price].minor
+        part_exact = exact[place, key.price, key.tax].minor
         words = f"{_text(Fraction(mine.quantity, per_unit))} of {_text(Fraction(pool, per_unit))} {unit}"
         is_in_ratio = part_exact * pool == whole * mine.quantity
         costs = "" if is_in_ratio else f", exactly {_text(part_exact / minor)} {contract.payer.currency}"
@@ -211,8 +211,8 @@ def explain_fee(contract: PayerContract, usage: pa.Table | None, charge: Charge)
     if usage is not None:
         contract = _of_account(contract, charge.key.account)
         charges, dues = charges_and_fees(_rated(contract, usage), contract)
-        mine = [one for one in dues if one.charge(charge.key.account).key == charge.key]
-        amount = sum(one.minor for one in mine)
+        parts = [(one, part) for one in dues for part in one.charges(charge.key.account) if part.key == charge.key]
+        mine, amount = [one for one, _ in parts], sum(part.amount_minor for _, part in parts)
         arithmetic = [step for one in mine for step in _arithmetic_of_fee(contract, one, charges)]
     return Explanation(charge=charge, hours=(), digest="", amount_minor=amount, arithmetic=tuple(arithmetic))
 
@@ -336,7 +336,7 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
     if (cell.region, cell.meter) != (key.region, key.meter) or cell.zone != key.zone or cell.version < 0:
         return False
     price = book.price(cell.version, cell.meter, cell.zone, cell.window)
-    return price is not None and (price.text, price.price.window) == (key.price, key.window)
+    return price is not None and (price.text, price.tax, price.price.window) == (key.price, key.tax, key.window)
 
 
 def _rated(contract: PayerContract, usage: pa.Table) -> AccountRating:

@@ -188,7 +188,8 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     if chosen not in devices:
         raise BillingError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
     names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
-    return ChargeKey(**names, **chosen._asdict(), kind=kind, meter=meter)
+    tax = f"{stated['invoiced_item_vat_category_code']} {stated['invoiced_item_vat_rate'] or 0}"
+    return ChargeKey(**names, **chosen._asdict(), kind=kind, meter=meter, tax=tax)
 
 
 def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:

@@ -43,6 +43,7 @@ SHARED: Final = {
     "currency": "ISO 4217 code of the amounts.",
     "net_minor": "Net amount in minor units (cents).",
     "tax_minor": "Tax in minor units (cents).",
+    "rounding_minor": "What is added to net and tax to make the sum to pay, in minor units.",
     "time_zone": "IANA time zone of the period's days.",
     "message_id": "Pulsar's id of the message.",
 }
@@ -179,7 +180,7 @@ _OF_JOBS: Final = {
 _OF_BILLS: Final = {
     "rated_lines": TableDescription(
         "One charge of a closing.",
-        ("run", "payer", "account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price"),
+        ("run", "payer", "account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price", "tax"),
         {
             "account": "Id of the account that used it.",
             "region": "Region of a record charge; empty: none.",
@@ -190,6 +191,7 @@ _OF_BILLS: Final = {
             "zone": "Zone that is priced; empty: outside all fences, or a meter without zones.",
             "window": "Time window of the price; empty: none.",
             "price": "Price or fee as text, such as `0.45 EUR/km`.",
+            "tax": "VAT category (UNCL 5305) and rate in per cent, such as `S 19`.",
             "quantity": "Quantity in the meter's base unit (mm, ms, bytes, pieces); of a fee 1.",
             "free": "Free part of the quantity, in the base unit.",
             "amount_minor": "Amount in minor units of the payer's currency.",

@@ -75,7 +75,7 @@ def _days(*names: str) -> list[pa.Field]:
     return [pa.field(name, pa.date32(), nullable=False) for name in names]
 
 
-CHARGE_KEY: Final = ("account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price")
+CHARGE_KEY: Final = ("account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price", "tax")
 """The key of a charge within a payer and period; "" stands for none."""
 
 RATED_LINES = pa.schema(
@@ -105,7 +105,7 @@ CLOSINGS = pa.schema(
         *_texts("legal_entity", "payer", "snapshot_id", "run", "outcome", "reasons", "time_zone", "number_prefix"),
         *_texts("currency", "taxes", "lines_digest", "body_digest", "certificates_digest", "control_totals", "parties"),
         *_texts("contract_digest", "decisions"),
-        *_integers("snapshot", "number", "net_minor", "tax_minor", "charges"),
+        *_integers("snapshot", "number", "net_minor", "tax_minor", "rounding_minor", "charges"),
         pa.field("period_start", _UTC, nullable=False),
         pa.field("period_end", _UTC, nullable=False),
         pa.field("closed_at", _UTC, nullable=False),
@@ -122,7 +122,7 @@ DOCUMENTS = pa.schema(
         *_texts("payer"),
         *_days("first_day", "last_day"),
         *_texts("closing", "before", "currency", "time_zone"),
-        *_integers("snapshot", "closing_number", "net_minor", "tax_minor"),
+        *_integers("snapshot", "closing_number", "net_minor", "tax_minor", "rounding_minor"),
         pa.field("issued_at", _UTC, nullable=False),
         *_days("issue_date"),
         pa.field("reference_number", pa.string()),

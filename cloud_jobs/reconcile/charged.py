@@ -178,7 +178,9 @@ def _posted(
     except RegisterDamaged as fault:
         yield Comparison(Station.INVOICED, "posted", payer, None, None, f"{numbers}: {fault}")
         return
-    net, tax = (sum(getattr(one, name) for one in documents) for name in ("net_minor", "tax_minor"))
+    net, tax, rounding = (
+        sum(getattr(one, f"{name}_minor") for one in documents) for name in ("net", "tax", "rounding")
+    )
     if not standing:
         voided = (net, tax, documents[-1].currency) if documents else None
         yield from _not_posted(payer, newest, voided, numbers)
@@ -190,6 +192,10 @@ def _posted(
         return
     yield Comparison(Station.INVOICED, "posted", payer, basis.net_minor, net, numbers, basis.currency)
     yield Comparison(Station.INVOICED, "tax posted", payer, basis.tax_minor, tax, numbers, basis.currency)
+    if basis.rounding_minor or rounding:
+        yield Comparison(
+            Station.INVOICED, "rounding posted", payer, basis.rounding_minor, rounding, numbers, basis.currency
+        )
     if newest is not None and newest.id != basis.id:
         yield from _newer(payer, newest, posted, net, tax)
 

@@ -12,7 +12,6 @@ from cloud_jobs.billing.documents.presentation import Presentation
 from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.documents_of import IssuedAgain
-from cloud_jobs.billing.register.tables import taxes_from
 from console.page import Column, Kind, Row, Table
 from console.pages.bills import money
 
@@ -30,6 +29,7 @@ CHANGES: Final = (
     Column("difference", "Difference", Kind.MONEY),
 )
 _KEY: Final = ("account", "region", "kind", "meter", "zone", "window", "price")
+_TAX: Final = ("invoiced_item_vat_category_code", "invoiced_item_vat_rate")
 _NOTHING: Final = ("",) * 6
 _UNUSED: Final = (0, frozenset[str]())
 
@@ -75,10 +75,12 @@ def _lines(
     if closing is None or not (charges := issued.charges[closing.id]):
         return {}
     currency = issued.document["invoice_currency_code"]
-    lines, subtotals, _ = lines_and_annex([(charges, taxes_from(closing.taxes)[0])], closing.key.payer, {}, currency, 1)
+    lines, subtotals, _ = lines_and_annex(charges, closing.key.payer, {}, currency, 1)
     show = Presentation(issued.document | {"lines": lines, "subtotals": subtotals}, look)
     texts = (row for group in show.line_groups for row in group.rows)
-    return {tuple(line[name] or "" for name in _KEY): (row, line) for line, row in zip(lines, texts, strict=True)}
+    return {
+        tuple(line[name] or "" for name in (*_KEY, *_TAX)): (row, line) for line, row in zip(lines, texts, strict=True)
+    }
 
 
 def _reasons(issued: IssuedAgain, rows: list[Row]) -> Iterator[str]:

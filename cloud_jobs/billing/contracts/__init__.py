@@ -11,7 +11,14 @@ from cloud_jobs.billing.contracts.account import (
 )
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer
 from cloud_jobs.billing.contracts.fees import Fee, Proration
-from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Address, Vat, VatCategory
+from cloud_jobs.billing.contracts.fields import (
+    NEEDS_BUYERS_VAT_ID,
+    NEEDS_SELLERS_VAT_ID,
+    Address,
+    Vat,
+    VatCategory,
+    tax_text,
+)
 from cloud_jobs.billing.contracts.invoicing import Contact, DirectDebit, Endpoint, Payment, Profile
 from cloud_jobs.billing.contracts.payer_contract import (
     AccountContract,
@@ -74,6 +81,7 @@ __all__ = [
     "Window",
     "contracts_of_toml",
     "is_canary",
+    "tax_text",
     "usable_contract",
     "window_at",
 ]

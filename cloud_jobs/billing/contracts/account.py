@@ -16,6 +16,7 @@ from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
     NEWER_CURRENCIES,
     Address,
+    Amount,
     Colour,
     Contract,
     Currency,
@@ -29,6 +30,7 @@ from cloud_jobs.billing.contracts.fields import (
     Vat,
     VatId,
     WireName,
+    decimals_of,
 )
 from cloud_jobs.billing.contracts.invoicing import Contact, DirectDebit, Endpoint, Payment, Profile
 from cloud_jobs.billing.units import exponent
@@ -133,7 +135,9 @@ class Payer(Contract):
     """The part of an account that gets invoices: one seller, currency and time zone for itself and its children.
 
     `language`: of printed documents; None: that of the seller's country, or English. `cycle`: the periods that are
-    billed; None: any. `payment_days`: None: those of the seller. `profile`: None is EN 16931 alone.
+    billed; None: any. `payment_days`: None: those of the seller. `profile`: None is EN 16931 alone. `cash_rounding`:
+    the sum to pay is rounded to a multiple of it. `zero_documents`: whether a period without an amount is invoiced;
+    None: if anything was charged.
     """
 
     legal_entity: Id
@@ -151,6 +155,18 @@ class Payer(Contract):
     cycle: Cycle | None = None
     payment_days: PaymentDays | None = None
     doubts: DoubtBounds = DoubtBounds()
+    cash_rounding: Annotated[Amount, Field(gt=0)] | None = None
+    zero_documents: bool | None = None
+
+    @property
+    def cash_unit_minor(self) -> int:
+        return int(self.cash_rounding.scaleb(exponent(self.currency))) if self.cash_rounding else 1
+
+    @model_validator(mode="after")
+    def _rounded_to_units(self) -> Self:
+        if self.cash_rounding and decimals_of(self.cash_rounding) > exponent(self.currency):
+            raise ValueError(f"cash_rounding is {self.cash_rounding}, which is no amount of {self.currency}")
+        return self
 
     @model_validator(mode="after")
     def _named_to_the_tax_office(self) -> Self:

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
-from cloud_jobs.billing.contracts.fields import Contract, Id, SignedAmount, SignedPercent, Text, Zone
+from cloud_jobs.billing.contracts.fields import Contract, Id, SignedAmount, SignedPercent, Text, Vat, Zone
 from cloud_jobs.billing.contracts.prices import Pool, selects
 from cloud_jobs.billing.units import Meter
 
@@ -48,7 +48,8 @@ class Fee(Contract):
 
     `name`: printed on documents. `scope`: of the account, or of each of its devices. `begin`, `end` (excluded): local
     days on which it is in force; a fee that is charged once is so in the period that has `begin`. `meters`, `zones`:
-    the usage that a per cent is of; (): all. A tariff's amount is in its currency, an account's in the payer's.
+    the usage that a per cent is of; (): all. A tariff's amount is in its currency, an account's in the payer's. `vat`:
+    None: that of the usage for a per cent, of what it takes from for a credit, otherwise the payer's.
     """
 
     id: Id
@@ -62,6 +63,7 @@ class Fee(Contract):
     end: LocalDay | None = None
     meters: tuple[Meter, ...] = ()
     zones: tuple[Zone, ...] = ()
+    vat: Vat | None = None
 
     @property
     def is_whole(self) -> bool:

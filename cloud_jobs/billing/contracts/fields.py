@@ -276,12 +276,21 @@ NEEDS_BUYERS_VAT_ID: Final[Mapping[VatCategory, str]] = MappingProxyType(
 """The rule that requires a payer's vat_id."""
 
 
+def tax_text(category: VatCategory, rate: Decimal) -> str:
+    """What is taxed together (BR-S-08): `S 19`, `AE 0`."""
+    return f"{category.value} {rate.normalize():f}"
+
+
 class Vat(Contract):
-    """The tax on all charges of a payer. `rate` in per cent; above 0 only for category S."""
+    """A tax on charges. `rate` in per cent; above 0 only for category S."""
 
     category: VatCategory
     rate: Annotated[Number, Field(ge=0, le=100, max_digits=6, decimal_places=3)] = Decimal(0)
     exemption_reason: Text | None = None
+
+    @property
+    def tax(self) -> str:
+        return tax_text(self.category, self.rate)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

@@ -21,7 +21,7 @@ from cloud_jobs.billing.contracts.account import (
 )
 from cloud_jobs.billing.contracts.errors import ContractFault, Named
 from cloud_jobs.billing.contracts.fees import Fee
-from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID
+from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID, Vat
 from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.published import (
     EVER,
@@ -152,6 +152,14 @@ class PayerContract:
     def assigned(self) -> tuple[Assigned, ...]:
         """The devices of all accounts, by tenant, device and begin."""
         return tuple(sorted(one for account in self.accounts for one in account.assigned))
+
+    @cached_property
+    def vats(self) -> tuple[Vat, ...]:
+        """All that a charge may be taxed with, the payer's first."""
+        of_tariffs = {vat for account in self.accounts for span in account.spans for vat in span.tariff.vats}
+        of_fees = {fee.vat for account in self.accounts for span in account.fees for fee in span.fees if fee.vat}
+        others = {*of_tariffs, *of_fees} - {self.payer.vat}
+        return self.payer.vat, *sorted(others, key=lambda vat: (vat.tax, vat.exemption_reason or ""))
 
     @cached_property
     def devices(self) -> tuple[TenantDevice, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Zone
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Vat, Zone
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones
 
 ANY_ZONE: Final = "*"
@@ -111,7 +111,8 @@ class Price(Contract):
     """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
 
     Each price has its own allowance, tiers and rounding, by device or account and `span`; prices that name a pool of
-    the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps.
+    the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps. `vat`: None: the
+    payer's.
 
     A price of a fact (FACTS) applies to each fact by itself. `most`: of a stay, the maximum amount. `direction`: of
     passages, None: both. `after`, `within`: of a passage that follows one of the gate `after` in `within` minutes.
@@ -128,6 +129,7 @@ class Price(Contract):
     step: Annotated[Amount, Field(gt=0)] | None = None
     pool: Id = Pool.DEVICE.value
     span: Span = Span.CYCLE
+    vat: Vat | None = None
     most: Amount | None = None
     direction: Direction | None = None
     after: Zone | None = None

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Zone, decimals_of
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Vat, Zone, decimals_of
 from cloud_jobs.billing.contracts.prices import (
     ANY_ZONE,
     MAX_MINUTES,
@@ -122,6 +122,7 @@ class Tariff(Contract):
     version sells. `minimum_amount`: the least that an account pays for a period in which it has a device, or for any
     period with `minimum_without_devices`; see `proration`. With `minimum_span` year it is for a contract year, and what
     is missing is charged with the year's last period. `calendar`: has the seasons and holidays of the windows.
+    `includes_tax`: of all its amounts.
     """
 
     id: Id
@@ -138,12 +139,18 @@ class Tariff(Contract):
     minimum_span: Literal[Span.CYCLE, Span.YEAR] = Span.CYCLE
     proration: Proration = Proration.BY_DAY
     minimum_without_devices: bool = False
+    includes_tax: bool = False
     not_sold: tuple[Meter, ...] = ()
 
     @cached_property
     def sold(self) -> frozenset[Meter]:
         """The meters that have a price somewhere."""
         return frozenset(price.meter for price in self.prices)
+
+    @cached_property
+    def vats(self) -> frozenset[Vat]:
+        """Those of prices and fees that are not the payer's."""
+        return frozenset(vat for vat in (*(one.vat for one in self.prices), *(one.vat for one in self.fees)) if vat)
 
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:

@@ -183,6 +183,8 @@ def _settlement(settlement: Element, document: Document) -> None:
     _text(summation, "LineTotalAmount", totals["sum_of_invoice_line_net_amount"]["text"])
     _text(summation, "TaxBasisTotalAmount", totals["invoice_total_amount_without_vat"]["text"])
     _text(summation, "TaxTotalAmount", totals["invoice_total_vat_amount"]["text"], currencyID=currency)
+    if totals["rounding_amount"]["minor"]:
+        _text(summation, "RoundingAmount", totals["rounding_amount"]["text"])
     _text(summation, "GrandTotalAmount", totals["invoice_total_amount_with_vat"]["text"])
     _text(summation, "DuePayableAmount", totals["amount_due_for_payment"]["text"])
     if preceding := document["preceding_invoice"]:

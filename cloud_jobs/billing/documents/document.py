@@ -39,7 +39,16 @@ from cloud_jobs.billing.documents.canonical import (
     canonical_text,
     digest_of,
 )
-from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, MeteredRows, Owed, RatedAccount, TaxGroup
+from cloud_jobs.billing.rating import (
+    Charge,
+    ChargeKey,
+    ChargeKind,
+    MeteredRows,
+    Owed,
+    RatedAccount,
+    TaxGroup,
+    tax_group,
+)
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from geo.reference.moments import stamp
 from geo.spatial.ids import UNSHOWN
@@ -176,11 +185,6 @@ _OF_VEHICLE: Final = ("tenant", "device")
 _ALIKE: Final = itemgetter(*(at for at, name in enumerate(ChargeKey._fields) if name not in _OF_VEHICLE))
 
 
-GroupKey = tuple[ChargeKey, int]
-"""What the charges of one line have in common: their keys without the vehicle, and the part, of which all are taxed
-alike; counted from 0."""
-
-
 class _Group(NamedTuple):
     """The charges of a line, and their sums."""
 
@@ -201,40 +205,28 @@ def amount(minor: int, currency: str) -> Document:
     return {"minor": minor, "text": amount_text(minor, currency)}
 
 
-def rate_text(tax: TaxGroup) -> str | None:
-    """The rate of a tax; None if not subject to VAT, which has no rate, not even 0 (BR-O-05)."""
-    return None if tax.category is VatCategory.OUT_OF_SCOPE else f"{tax.rate.normalize():f}"
+def _stated_rate(category: str, rate: str) -> str | None:
+    """None if not subject to VAT, which has no rate, not even 0 (BR-O-05)."""
+    return None if category == VatCategory.OUT_OF_SCOPE else rate
 
 
 def lines_and_annex(
-    parts: Sequence[tuple[Iterable[Charge], TaxGroup]], payer: str, names: Mapping[str, str], currency: str, sign: int
+    charges: Iterable[Charge], payer: str, names: Mapping[str, str], currency: str, sign: int, *, tax: str = ""
 ) -> tuple[list[Document], list[Document], Columns]:
     """Lines, sub-totals of each account and region, and annex; the payer first, then its children.
 
-    `parts`: charges and the one tax on them.
+    `tax`: of the line that a document without charges has.
     """
-    groups: dict[GroupKey, _Group] = {}
-    for part, (charges, _) in enumerate(parts):
-        alike: defaultdict[tuple[Any, ...], list[Charge]] = defaultdict(list)
-        for charge in charges:
-            alike[_ALIKE(charge.key)].append(charge)
-        groups |= {
-            (ChargeKey._make((*of[:2], "", "", *of[2:])), part): _Group.of(members, sign)
-            for of, members in alike.items()
-        }
+    alike: defaultdict[tuple[Any, ...], list[Charge]] = defaultdict(list)
+    for charge in charges:
+        alike[_ALIKE(charge.key)].append(charge)
+    groups = {ChargeKey._make((*of[:2], "", "", *of[2:])): _Group.of(members, sign) for of, members in alike.items()}
     ordered = sorted(groups.items(), key=lambda item: _order(item[0], payer)) or [
-        ((ChargeKey(payer), 0), _Group.of((), 1))
+        (ChargeKey(payer, tax=tax), _Group.of((), 1))
     ]
-    lines = [
-        _line(number, key, group, names, currency) | _taxed(parts[part][1])
-        for number, ((key, part), group) in enumerate(ordered, 1)
-    ]
+    lines = [_line(number, key, group, names, currency) for number, (key, group) in enumerate(ordered, 1)]
     annex = annex_columns((group.charges for _, group in ordered), sign)
     return lines, list(_subtotals(lines, currency)), annex
-
-
-def _taxed(tax: TaxGroup) -> Document:
-    return {"invoiced_item_vat_category_code": tax.category.value, "invoiced_item_vat_rate": rate_text(tax)}
 
 
 def charges_of(document: Document) -> tuple[Charge, ...]:
@@ -245,16 +237,16 @@ def charges_of(document: Document) -> tuple[Charge, ...]:
     return tuple(sorted(charges, key=lambda charge: charge.key.order))
 
 
-def _order(of_line: GroupKey, payer: str) -> tuple[Any, ...]:
-    key, part = of_line
+def _order(key: ChargeKey, payer: str) -> tuple[Any, ...]:
     # charges without region, such as the minimum fee, come last in their account
-    return (key.account != payer, key.account, not key.region, key.order, part)
+    return (key.account != payer, key.account, not key.region, key.order)
 
 
 def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], currency: str) -> Document:
     # a cap has no quantity, a fee has pieces
     meter = key.meter if key.kind is ChargeKind.USAGE else None
     vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
+    category, rate = key.tax.split(" ")
     return {
         "invoice_line_identifier": number,
         "account": key.account,
@@ -270,6 +262,8 @@ def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], 
         **_stated(meter, group.quantity, group.amount_minor, currency),
         "item_name": _item_name(key) if group.charges else NOTHING_USED,
         "invoice_line_net_amount": amount(group.amount_minor, currency),
+        "invoiced_item_vat_category_code": category,
+        "invoiced_item_vat_rate": _stated_rate(category, rate),
     }
 
 
@@ -340,6 +334,7 @@ def _charge(line: Document, entry: Document, sign: int) -> Charge:
             zone=line["zone"],
             window=line["window"],
             price=line["price"],
+            tax=f"{line['invoiced_item_vat_category_code']} {line['invoiced_item_vat_rate'] or 0}",
         ),
         quantity=sign * entry["quantity_base"],
         free=sign * entry["free_base"],
@@ -372,7 +367,7 @@ class Body(NamedTuple):
 
 
 def document_body(
-    parts: Sequence[RatedAccount],
+    rated: RatedAccount,
     *,
     kind: DocumentType,
     buyer: Account,
@@ -385,8 +380,8 @@ def document_body(
     """
     assert buyer.payer is not None, f"account {buyer.id} does not pay itself"
     names = {**names, buyer.id: buyer.name}
-    taxed = [(part.charges, _tax(part.owed, buyer.payer)) for part in parts]
-    lines, subtotals, annex = lines_and_annex(taxed, buyer.id, names, parts[0].currency, kind.sign)
+    tax = _taxes(rated.owed, buyer.payer)[0].tax
+    lines, subtotals, annex = lines_and_annex(rated.charges, buyer.id, names, rated.currency, kind.sign, tax=tax)
     if not annex["line"]:
         # the only line
         lines[0]["item_name"] = nothing
@@ -411,7 +406,7 @@ def document_head(
     due_date: date | None,
     seller: LegalEntity,
     buyer: Account,
-    owed: Sequence[Owed],
+    owed: Owed,
     period: InvoicingPeriod,
     snapshot: str,
     certificates: CertificateSummary,
@@ -425,10 +420,10 @@ def document_head(
     assert preview is None or number is None, "a preview has no number"
     payer = buyer.payer
     assert payer is not None, f"account {buyer.id} does not pay itself"
-    assert {part.payer for part in owed} == {buyer.id}, f"the charges are those of {buyer.id}"
+    assert owed.payer == buyer.id, f"the charges are those of {buyer.id}"
     if number is not None:
         check_kind(kind, preceding, with_due_date=due_date is not None)
-    taxes, sign, currency = [_tax(part, payer) for part in owed], kind.sign, owed[0].currency
+    taxes, sign, currency = _taxes(owed, payer), kind.sign, owed.currency
     categories = {tax.category for tax in taxes}
     check_taxes(seller, buyer, categories)
     made: Document = {
@@ -464,7 +459,7 @@ def document_head(
         "vat_breakdown": [
             {
                 "vat_category_code": tax.category.value,
-                "vat_category_rate": rate_text(tax),
+                "vat_category_rate": _stated_rate(*tax.tax.split(" ")),
                 "vat_exemption_reason_text": tax.exemption_reason,
                 "vat_category_taxable_amount": amount(sign * tax.taxable_minor, currency),
                 "vat_category_tax_amount": amount(sign * tax.tax_minor, currency),
@@ -483,20 +478,18 @@ def document_head(
     return {**made, "digest": digest_of([text])}
 
 
-def _tax(owed: Owed, payer: Payer) -> TaxGroup:
-    """The one tax group of a part; of nothing if nothing is owed."""
+def _taxes(owed: Owed, payer: Payer) -> Sequence[TaxGroup]:
+    """One tax group for each category and rate; of nothing if nothing is owed."""
     if not owed.taxes and not owed.net_minor:
-        vat = payer.vat
-        return TaxGroup(
-            category=vat.category, rate=vat.rate, exemption_reason=vat.exemption_reason, taxable_minor=0, tax_minor=0
-        )
-    if len(owed.taxes) != 1 or owed.taxes[0].taxable_minor != owed.net_minor:
+        return [tax_group(payer.vat.tax, payer.vat.exemption_reason, 0)]
+    taxable = sum(group.taxable_minor for group in owed.taxes)
+    if not owed.taxes or taxable != owed.net_minor or len({group.tax for group in owed.taxes}) < len(owed.taxes):
         raise MissingFact(
             f"the charges of {owed.payer} are {owed.net_minor}, their taxable amounts are"
-            f" {[group.taxable_minor for group in owed.taxes]}: all are taxed alike, once",
+            f" {[group.taxable_minor for group in owed.taxes]}: each charge is taxed once",
             "BR-CO-18, BR-S-08",
         )
-    return owed.taxes[0]
+    return owed.taxes
 
 
 def _address(address: Address) -> Document:
@@ -573,14 +566,15 @@ def _preview(preview: Preview) -> Document:
     }
 
 
-def _totals(owed: Sequence[Owed], sign: int) -> Document:
-    currency = owed[0].currency
-    net, tax = (sign * sum(getattr(part, name) for part in owed) for name in ("net_minor", "tax_minor"))
+def _totals(owed: Owed, sign: int) -> Document:
+    currency = owed.currency
+    net, tax, rounding = sign * owed.net_minor, sign * owed.tax_minor, sign * owed.rounding_minor
     gross = net + tax
     return {
         "sum_of_invoice_line_net_amount": amount(net, currency),
         "invoice_total_amount_without_vat": amount(net, currency),
         "invoice_total_vat_amount": amount(tax, currency),
         "invoice_total_amount_with_vat": amount(gross, currency),
-        "amount_due_for_payment": amount(gross, currency),
+        "rounding_amount": amount(rounding, currency),
+        "amount_due_for_payment": amount(gross + rounding, currency),
     }

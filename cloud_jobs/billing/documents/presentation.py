@@ -161,9 +161,11 @@ class Presentation:
         found = self._document["document_totals"]
         credited = self._document["invoice_type_code"] == DocumentType.CREDIT_NOTE
         last = "total.so_far" if "preview" in self._document else "total.credited" if credited else "total.due"
+        rounded = [(self._say("total.rounding"), self.amount(found["rounding_amount"]["text"]))]
         return [
             (self._say("total.net"), self.amount(found["invoice_total_amount_without_vat"]["text"])),
             (self._say("total.vat"), self.amount(found["invoice_total_vat_amount"]["text"])),
+            *(rounded if found["rounding_amount"]["minor"] else []),
             (self._say(last), self.amount(found["amount_due_for_payment"]["text"])),
         ]
 

@@ -219,9 +219,11 @@ def _monetary_total(root: Element, document: Document) -> None:
         ("LineExtensionAmount", "sum_of_invoice_line_net_amount"),
         ("TaxExclusiveAmount", "invoice_total_amount_without_vat"),
         ("TaxInclusiveAmount", "invoice_total_amount_with_vat"),
+        ("PayableRoundingAmount", "rounding_amount"),
         ("PayableAmount", "amount_due_for_payment"),
     ):
-        _amount(total, element, totals[name]["text"], document)
+        if totals[name]["minor"] or name != "rounding_amount":
+            _amount(total, element, totals[name]["text"], document)
 
 
 def _line(element: Element, line: Document, document: Document, *, credit: bool) -> None:

@@ -11,9 +11,9 @@ from cloud_jobs.billing.rating.charges import (
     Owed,
     RatedAccount,
     TaxGroup,
-    change_in_parts,
     difference,
     taken_back,
+    tax_group,
 )
 from cloud_jobs.billing.rating.pools import PriceBooks
 from cloud_jobs.billing.rating.rate import rate
@@ -31,9 +31,9 @@ __all__ = [
     "RatedAccount",
     "TaxGroup",
     "cells_of_usage",
-    "change_in_parts",
     "difference",
     "rate",
     "rated_columns",
     "taken_back",
+    "tax_group",
 ]

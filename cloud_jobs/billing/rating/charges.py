@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -9,8 +10,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from cloud_jobs.billing.contracts import VatCategory
-from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
+from cloud_jobs.billing.contracts import VatCategory, tax_text
+from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, round_ratio
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 
 # Usage as the input of rating.
@@ -87,7 +88,7 @@ class ChargeKey(NamedTuple):
     """What a charge is for; unique within a payer and period. "" stands for none.
 
     `price`: the price as text, so that two versions of a tariff with the same price have one charge: `0.45 EUR/km`,
-    `graduated 0.50 to 100, 0.30 EUR/km`.
+    `graduated 0.50 to 100, 0.30 EUR/km`. `tax`: what it is taxed with (`tax_text`).
     """
 
     account: str
@@ -99,14 +100,15 @@ class ChargeKey(NamedTuple):
     zone: str = ""
     window: str = ""
     price: str = ""
+    tax: str = ""
 
     @property
-    def order(self) -> tuple[str, str, str, str, int, int, str, str, str]:
+    def order(self) -> tuple[str, str, str, str, int, int, str, str, str, str]:
         """The sort key of charges on a document."""
         kind, meter = _KIND_PLACE[self.kind], _METER_PLACE[self.meter] if self.meter else 0
         return (
             *(self.account, self.region, self.tenant, self.device),
-            *(kind, meter, self.zone, self.window, self.price),
+            *(kind, meter, self.zone, self.window, self.price, self.tax),
         )
 
 
@@ -134,14 +136,50 @@ class TaxGroup:
     taxable_minor: int
     tax_minor: int
 
+    @property
+    def tax(self) -> str:
+        return tax_text(self.category, self.rate)
+
+
+def rate_of(tax: str) -> tuple[int, int]:
+    """The rate of a tax (`tax_text`) in per cent, as an integer ratio."""
+    return Decimal(tax.partition(" ")[2]).as_integer_ratio()
+
+
+def tax_group(tax: str, reason: str | None, taxable_minor: int) -> TaxGroup:
+    """The tax on the sum of the charges of one category and rate (BR-CO-17)."""
+    category, rate = tax.split(" ")
+    numerator, denominator = rate_of(tax)
+    return TaxGroup(
+        category=VatCategory(category),
+        rate=Decimal(rate),
+        exemption_reason=reason,
+        taxable_minor=taxable_minor,
+        # the rate is in per cent
+        tax_minor=round_ratio(taxable_minor * numerator, 100 * denominator),
+    )
+
+
+def by_tax(charges: Iterable[Charge]) -> dict[str, int]:
+    """The sums of charges that are taxed together."""
+    found: dict[str, int] = {}
+    for charge in charges:
+        tax = charge.key.tax
+        found[tax] = found.get(tax, 0) + charge.amount_minor
+    return found
+
 
 class Owed(NamedTuple):
-    """The sums that a payer owes for a period, in minor units. `net_minor`: BT-109, the sum of the charges."""
+    """The sums that a payer owes for a period, in minor units.
+
+    `net_minor`: BT-109, the sum of the charges. `rounding_minor`: BT-114.
+    """
 
     payer: str
     currency: str
     net_minor: int
     taxes: tuple[TaxGroup, ...]
+    rounding_minor: int = 0
 
     @property
     def tax_minor(self) -> int:
@@ -151,16 +189,20 @@ class Owed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RatedAccount:
-    """The charges of a payer and its children for a period, in the order of their keys, and the tax."""
+    """The charges of a payer and its children for a period, in the order of their keys, and the tax.
+
+    `rounding_minor`: BT-114, what is added to net and tax so that the sum to pay is the one that was agreed.
+    """
 
     payer: str
     currency: str
     charges: tuple[Charge, ...]
     taxes: tuple[TaxGroup, ...]
+    rounding_minor: int = 0
 
     @property
     def owed(self) -> Owed:
-        return Owed(self.payer, self.currency, self.net_minor, self.taxes)
+        return Owed(self.payer, self.currency, self.net_minor, self.taxes, self.rounding_minor)
 
     @cached_property
     def net_minor(self) -> int:
@@ -174,23 +216,16 @@ class RatedAccount:
 
     @property
     def gross_minor(self) -> int:
-        """BT-112, the amount to pay."""
+        """BT-112."""
         return self.net_minor + self.tax_minor
+
+    @property
+    def payable_minor(self) -> int:
+        """BT-115, the amount to pay."""
+        return self.gross_minor + self.rounding_minor
 
 
 # Differences between the newest closing and the posted documents.
-
-
-def change_in_parts(before: RatedAccount, after: RatedAccount) -> tuple[RatedAccount, ...]:
-    """The change from what is posted to a newer account, in parts of one VAT category and rate each.
-
-    One part, the difference, if both are taxed alike. Otherwise one part takes back what was posted, and one charges
-    what is owed; a part without charges is left out.
-    """
-    # a closing has one part even if nothing is charged
-    if _by_rate(before).keys() == _by_rate(after).keys():
-        return (difference(before, after),)
-    return tuple(part for part in (taken_back(before), after) if part.charges) or (after,)
 
 
 def taken_back(rated: RatedAccount) -> RatedAccount:
@@ -200,14 +235,14 @@ def taken_back(rated: RatedAccount) -> RatedAccount:
         for one in rated.charges
     )
     taxes = tuple(replace(one, taxable_minor=-one.taxable_minor, tax_minor=-one.tax_minor) for one in rated.taxes)
-    return replace(rated, charges=charges, taxes=taxes)
+    return replace(rated, charges=charges, taxes=taxes, rounding_minor=-rated.rounding_minor)
 
 
 def difference(before: RatedAccount, now: RatedAccount) -> RatedAccount:
     """The charges and taxes of the note that brings the posted amounts to `now`; empty if nothing changes.
 
-    A charge is included if quantity, free quantity or amount differ. The tax is the difference of the taxes, not the
-    tax on the note's own sum, so that all documents together have the tax of the whole.
+    A charge is included if quantity, free quantity or amount differ; what is taxed otherwise is another charge. Tax and
+    rounding are differences, not those of the note's own sum, so that all documents together have those of the whole.
     """
     changes = {one.key: one for one in taken_back(before).charges}
     for one in now.charges:
@@ -218,23 +253,21 @@ def difference(before: RatedAccount, now: RatedAccount) -> RatedAccount:
             amount_minor=one.amount_minor + was.amount_minor,
         )
     charges = [one for one in changes.values() if one.quantity or one.free or one.amount_minor]
-    taxes, posted = _by_rate(now), _by_rate(before)
-    for key, group in posted.items():
-        owed = taxes.get(key, replace(group, taxable_minor=0, tax_minor=0))
+    # exemption reasons are text only; the newest is shown
+    taxes = {group.tax: group for group in now.taxes}
+    for group in before.taxes:
+        owed = taxes.get(group.tax, replace(group, taxable_minor=0, tax_minor=0))
         taxable, tax = owed.taxable_minor - group.taxable_minor, owed.tax_minor - group.tax_minor
-        taxes[key] = replace(owed, taxable_minor=taxable, tax_minor=tax)
-    groups = (taxes[key] for key in sorted(taxes))
+        taxes[group.tax] = replace(owed, taxable_minor=taxable, tax_minor=tax)
+    # a group of nothing has lines that add up to nothing
+    lined = {charge.key.tax for charge in charges}
     note = RatedAccount(
         payer=now.payer,
         currency=now.currency,
         charges=tuple(sorted(charges, key=lambda one: one.key.order)),
-        taxes=tuple(one for one in groups if one.taxable_minor or one.tax_minor),
+        taxes=tuple(one for tax, one in sorted(taxes.items()) if tax in lined or one.taxable_minor or one.tax_minor),
+        rounding_minor=now.rounding_minor - before.rounding_minor,
     )
     assert note.net_minor == now.net_minor - before.net_minor
     assert note.tax_minor == now.tax_minor - before.tax_minor
     return note
-
-
-def _by_rate(rated: RatedAccount) -> dict[tuple[VatCategory, Decimal], TaxGroup]:
-    """The tax by what is taxed together (BR-S-08). Exemption reasons are text only; the newest is shown."""
-    return {(group.category, group.rate): group for group in rated.taxes}

@@ -20,8 +20,8 @@ from cloud_jobs.billing.contracts import AccountContract, Fee, PayerContract, Po
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
-from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind
-from cloud_jobs.billing.rating.pools import PriceBook, RatedPrice, number_text, worth_of, zones_text
+from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind, by_tax
+from cloud_jobs.billing.rating.pools import PriceBook, RatedPrice, number_text, shared, worth_of, zones_text
 from cloud_jobs.billing.units import Meter, exponent, round_ratio
 
 # Fees as canonical text, which identifies charges.
@@ -127,17 +127,23 @@ def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook
 class FeeDue(NamedTuple):
     """A fee of an account or a device, and what it comes to.
 
-    `days`: those that are charged, and those that they are a part of. `usage_minor`: the charges that a per cent is
-    of, after caps. `minor`: rounded. `is_limited`: the credit is larger than what was there.
+    `days`: those that are charged, and those that they are a part of. `usage`: the charges that a per cent is of, after
+    caps, by their tax. `minor`: rounded. `taxed`: the same by tax. `is_limited`: the credit is larger than what was
+    there.
     """
 
     agreed: AgreedFee
     of: Scope
     region: str
     days: tuple[int, int]
-    usage_minor: Fraction
+    usage: Mapping[str, Fraction]
     minor: int
+    taxed: Mapping[str, int]
     is_limited: bool = False
+
+    @property
+    def usage_minor(self) -> Fraction:
+        return sum(self.usage.values(), Fraction(0))
 
     @property
     def exact_minor(self) -> Fraction:
@@ -147,25 +153,27 @@ class FeeDue(NamedTuple):
             return self.usage_minor * Fraction(fee.percent) / 100 * Fraction(charged, whole)
         return Fraction(fee.amount or 0) * self.agreed.worth * Fraction(charged, whole)
 
-    def charge(self, account: str) -> Charge:
+    def charges(self, account: str) -> list[Charge]:
+        """One for each tax."""
         text = fee_text(self.agreed.fee, self.agreed.currency, self.days, is_limited=self.is_limited)
         tenant, device = self.of
         key = ChargeKey(account, self.region, tenant, device, ChargeKind.FEE, price=text)
-        return Charge(key=key, quantity=1, free=0, amount_minor=self.minor, metered=None)
+        return [Charge(key._replace(tax=tax), 1, 0, minor, None) for tax, minor in self.taxed.items()]
 
 
 class UsePlace(NamedTuple):
-    """What a cap can choose usage by. `window`: that of its price."""
+    """What a cap can choose usage by, and its tax. `window`: that of its price."""
 
     tenant: str
     device: str
     meter: Meter
     zone: str
     window: str
+    tax: str
 
     @classmethod
     def of(cls, cell: Cell, price: RatedPrice) -> UsePlace:
-        return cls(cell.tenant, cell.device, cell.meter, cell.zone, price.price.window)
+        return cls(cell.tenant, cell.device, cell.meter, cell.zone, price.price.window, price.tax)
 
 
 KeptShares = Mapping[UsePlace, Fraction]
@@ -191,22 +199,35 @@ def fees_due(
                 # usage is only from days on which device and account are there
                 of = len(days) if is_percent else whole
                 share = of if fee.is_whole else charged, of
-                due = FeeDue(agreed, scope, region, share, usage.get(scope, Fraction(0)), 0)
+                due = FeeDue(agreed, scope, region, share, usage.get(scope, {}), 0, {})
                 if is_percent or share not in rounded:
                     # nearly all devices have the same days
                     rounded[share] = round_ratio(*due.exact_minor.as_integer_ratio())
                 dues.append(due._replace(minor=rounded[share]))
-    return _limited(dues, sum(charge.amount_minor for charge in charges))
+    return _taxed(dues, by_tax(charges), contract.payer.vat.tax)
 
 
-def _limited(dues: list[FeeDue], owed: int) -> list[FeeDue]:
-    """Surcharges, credits of amounts, credits of a per cent; none takes more than what is owed until then."""
+def _taxed(dues: list[FeeDue], owed: dict[str, int], tax: str) -> list[FeeDue]:
+    """Surcharges, credits of amounts, credits of a per cent; none takes more than what is owed until then at its tax.
+
+    `owed`: by tax. `tax`: of an amount that states none.
+    """
     ordered = sorted(dues, key=lambda due: (due.minor < 0, due.agreed.fee.percent is not None))
     for at, due in enumerate(ordered):
-        minor = max(due.minor, -owed)
-        owed += minor
-        if minor != due.minor:
-            ordered[at] = due._replace(minor=minor, is_limited=True)
+        fee, minor = due.agreed.fee, due.minor
+        of: Mapping[str, int | Fraction] = {fee.vat.tax: 1} if fee.vat else due.usage
+        if minor >= 0:
+            parts = shared(minor, of or {tax: 1})
+        else:
+            left = {one: there for one, there in owed.items() if there > 0 and (not of or one in of)}
+            minor = max(minor, -sum(left.values()))
+            parts = shared(-minor, of or left or {tax: 1})
+            if any(part > left.get(one, 0) for one, part in parts.items()):
+                parts = shared(-minor, left)
+            parts = {one: -part for one, part in parts.items()}
+        for one, part in parts.items():
+            owed[one] = owed.get(one, 0) + part
+        ordered[at] = due._replace(minor=minor, taxed=parts, is_limited=minor != due.minor)
     return ordered
 
 
@@ -224,19 +245,23 @@ def _devices(terms: AccountContract, period: BillingPeriod) -> dict[Scope, tuple
     return found
 
 
-def _usage_of(fee: Fee, charges: Iterable[Charge], kept: KeptShares) -> dict[Scope, Fraction]:
-    """The usage charges after caps that a per cent is of."""
-    found: defaultdict[Scope, Fraction] = defaultdict(Fraction)
+def _usage_of(fee: Fee, charges: Iterable[Charge], kept: KeptShares) -> dict[Scope, dict[str, Fraction]]:
+    """The usage charges after caps that a per cent is of, by tax; without those of 0."""
+    found: dict[Scope, dict[str, Fraction]] = {}
     for key, _, _, minor, _ in charges:
-        if key.kind is ChargeKind.USAGE and key.meter is not None and fee.covers(key.meter, key.zone):
+        if minor and key.kind is ChargeKind.USAGE and key.meter is not None and fee.covers(key.meter, key.zone):
             scope = (key.tenant, key.device) if fee.scope is Pool.DEVICE else _ACCOUNT
-            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window)
-            found[scope] += minor * (kept.get(of, 1) if kept else 1)
+            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window, key.tax)
+            of_scope = found.setdefault(scope, {})
+            if part := minor * (kept.get(of, Fraction(1)) if kept else Fraction(1)):
+                of_scope[key.tax] = of_scope.get(key.tax, Fraction(0)) + part
     return found
 
 
-def minimum_fee(terms: AccountContract, contract: PayerContract, book: PriceBook, total_minor: int) -> list[Charge]:
-    """The charge that is missing to the minimum of the last version, if any."""
+def minimum_fee(
+    terms: AccountContract, contract: PayerContract, book: PriceBook, owed: Mapping[str, int]
+) -> list[Charge]:
+    """What is missing to the minimum of the last version, if any, at the taxes of what is owed."""
     tariff = book.tariffs[-1] if book.tariffs else None
     if tariff is None or tariff.minimum_amount is None:
         return []
@@ -246,9 +271,11 @@ def minimum_fee(terms: AccountContract, contract: PayerContract, book: PriceBook
     is_by_day = tariff.proration is Proration.BY_DAY
     days = (len(account_days(terms, contract.period)) if is_by_day else whole), whole
     least = Fraction(tariff.minimum_amount) * book.worths[-1] * Fraction(*days)
-    minor = round_ratio(least.numerator, least.denominator) - total_minor
+    minor = round_ratio(least.numerator, least.denominator) - sum(owed.values())
     if minor <= 0:
         return []
     text = minimum_text(tariff.minimum_amount, tariff.currency, days)
     key = ChargeKey(account=terms.id, kind=ChargeKind.MINIMUM, price=text)
-    return [Charge(key=key, quantity=0, free=0, amount_minor=minor, metered=None)]
+    there = {tax: of_tax for tax, of_tax in owed.items() if of_tax > 0}
+    parts = shared(minor, there or {contract.payer.vat.tax: 1})
+    return [Charge(key._replace(tax=tax), 0, 0, part, None) for tax, part in parts.items()]

@@ -58,7 +58,7 @@ def split(whole: int, exact: Exact | Fraction, weights: Sequence[int]) -> list[i
     if len(weights) == 1:
         return [whole]
     denominator *= total
-    return _whole_units(whole, [divmod(weight * numerator, denominator) for weight in weights])
+    return whole_units(whole, [divmod(weight * numerator, denominator) for weight in weights])
 
 
 def split_exact(whole: int, shares: Sequence[Fraction]) -> list[int]:
@@ -68,10 +68,21 @@ def split_exact(whole: int, shares: Sequence[Fraction]) -> list[int]:
     """
     if abs(whole - sum(shares, Fraction(0))) >= 1 or min(shares) < 0:
         raise ValueError(f"{whole} cannot be split into {[str(share) for share in shares]}")
-    return _whole_units(whole, [divmod(share, 1) for share in shares])
+    return whole_units(whole, [divmod(share, 1) for share in shares])
 
 
-def _whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> list[int]:
+def shared(whole: int, weights: Mapping[str, int | Fraction]) -> dict[str, int]:
+    """Splits `whole` (at least 0) in the ratio of positive weights; 0 is the first one's."""
+    if len(weights) == 1:
+        # nearly always
+        return dict.fromkeys(weights, whole)
+    names, total = sorted(weights), sum(weights.values())
+    parts = split_exact(whole, [Fraction(whole * weights[name]) / total for name in names])
+    return {name: part for name, part in zip(names, parts, strict=True) if part} or {names[0]: 0}
+
+
+def whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> list[int]:
+    """Rounds shares, as whole part (of the floor) and remainder, to the sum `whole` by largest remainder."""
     parts = [part for part, _ in shares]
     left = whole - sum(parts)
     if left:
@@ -157,6 +168,7 @@ class RatedPrice:
 
     price: Price
     text: str
+    tax: str
     pool: PoolKey
     version: int
     terms: int
@@ -258,6 +270,7 @@ class PoolShare(NamedTuple):
 
     place: Place
     text: str
+    tax: str
     quantity: int
     free: int
     amount_minor: int
@@ -269,10 +282,10 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
         # most pools
         (((price, place), whole),) = uses.items()
         amount = round_ratio(*price.exact_minor(whole))
-        return [PoolShare(place, price.text, whole, price.free_of(whole), amount)]
+        return [PoolShare(place, price.text, price.tax, whole, price.free_of(whole), amount)]
     price = next(iter(uses))[0]
     if any(other is not price for other, _ in uses):
-        if len({(one.terms, one.text) for one, _ in uses}) > 1:
+        if len({(one.terms, one.text, one.tax) for one, _ in uses}) > 1:
             return _staged_shares(uses)
         quantities: dict[Place, int] = {}
         for (_, place), quantity in uses.items():
@@ -286,7 +299,7 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
     amounts = split(round_ratio(*exact), exact, weights)
     frees = split(free, Exact(free), weights) if free else [0] * len(weights)
     return [
-        PoolShare(place, price.text, quantity, *parts)
+        PoolShare(place, price.text, price.tax, quantity, *parts)
         for (place, quantity), *parts in zip(rows, frees, amounts, strict=True)
     ]
 
@@ -327,16 +340,16 @@ class ExactShare(NamedTuple):
     minor: Fraction
 
 
-def exact_shares(uses: Uses) -> dict[tuple[Place, str], ExactShare]:
-    """The exact shares of a pool by place and price text, in order. Raises BillingError."""
-    found: dict[tuple[Place, str], ExactShare] = {}
+def exact_shares(uses: Uses) -> dict[tuple[Place, str, str], ExactShare]:
+    """The exact shares of a pool by place, price text and tax, in order. Raises BillingError."""
+    found: dict[tuple[Place, str, str], ExactShare] = {}
     for stage in pool_stages(uses):
         for price, place, quantity in stage.uses:
             part = Fraction(quantity, stage.quantity)
             minor = cost(price.price, stage.paid.per(price.price.base_per_unit)) * price.worth * part
-            of = found.get((place, price.text), ExactShare(0, Fraction(0), Fraction(0)))
-            share = ExactShare(of.quantity + quantity, of.free + stage.free * part, of.minor + minor)
-            found[place, price.text] = share
+            key = place, price.text, price.tax
+            of = found.get(key, ExactShare(0, Fraction(0), Fraction(0)))
+            found[key] = ExactShare(of.quantity + quantity, of.free + stage.free * part, of.minor + minor)
     return dict(sorted(found.items()))
 
 
@@ -345,8 +358,8 @@ def _staged_shares(uses: Uses) -> Iterator[PoolShare]:
     minor, free = [one.minor for one in shares.values()], [one.free for one in shares.values()]
     amounts = split_exact(round_ratio(*sum(minor, Fraction(0)).as_integer_ratio()), minor)
     frees = split_exact(int(sum(free, Fraction(0))), free)
-    for ((place, text), share), free_part, amount in zip(shares.items(), frees, amounts, strict=True):
-        yield PoolShare(place, text, share.quantity, free_part, amount)
+    for (key, share), free_part, amount in zip(shares.items(), frees, amounts, strict=True):
+        yield PoolShare(*key, share.quantity, free_part, amount)
 
 
 def cost(price: Price, paid: Paid) -> Fraction:
@@ -396,12 +409,13 @@ class PriceBook:
         terms: dict[object, int] = {}
         for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True)):
             before = self._listed[-1] if self._listed else {}
-            self._listed.append(_rated(version, tariff, worth, terms, before))
+            self._listed.append(_rated(version, tariff, worth, terms, before, tax=contract.payer.vat.tax))
         # all daily amounts are integer multiples of 1/parts of a minor unit
         self.parts = lcm(
             *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
         )
         self._found: dict[tuple[int, PricePlace], RatedPrice | None] = {}
+        self.includes_tax = any(tariff.includes_tax for tariff in self.tariffs)
         self.capped_by_day = [any(cap.span is Span.DAY for cap in tariff.caps) for tariff in self.tariffs]
 
     def sells(self, version: int, meter: Meter) -> bool:
@@ -455,7 +469,8 @@ class PriceBooks:
         # By identity: comparing contents would cost more than the book. A book keeps its tariffs alive, so that
         # no other tariff gets the identity of a deleted one.
         rates = tuple(contract.rates.get(one.tariff.currency) for one in tariffs)
-        key = (contract.payer.currency, rates, *(id(of) for one in tariffs for of in (one.tariff, one.calendar)))
+        of = (id(of) for one in tariffs for of in (one.tariff, one.calendar))
+        key = (contract.payer.currency, contract.payer.vat.tax, rates, *of)
         if key not in self._books:
             if len(self._books) >= MAX_BOOKS:
                 self._books.clear()
@@ -476,22 +491,29 @@ def worth_of(currency: str, contract: PayerContract) -> Fraction:
 
 
 def _rated(
-    version: int, tariff: Tariff, worth: Fraction, terms: dict[object, int], before: Mapping[PricePlace, RatedPrice]
+    version: int,
+    tariff: Tariff,
+    worth: Fraction,
+    terms: dict[object, int],
+    before: Mapping[PricePlace, RatedPrice],
+    *,
+    tax: str,
 ) -> dict[PricePlace, RatedPrice]:
-    """The prices of a version by meter, zone and window.
+    """The prices of a version by meter, zone and window. `tax`: of prices that state none.
 
     `terms` numbers the sets of prices of a pool. A price whose pool did not change is the object of `before`.
     """
-    of_pool: defaultdict[PoolKey, list[tuple[str, str, str]]] = defaultdict(list)
-    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, str]]()
+    of_pool: defaultdict[PoolKey, list[tuple[str, ...]]] = defaultdict(list)
+    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, str, str]]()
     for price in tariff.prices:
         named = pools.get(price.pool_id)
-        stated.append((price, named, price.pool_key(named), price_text(price, tariff.currency, named)))
-    for price, _, pool, text in stated:
-        of_pool[pool].append((price.zone, price.window, text))
+        taxed = price.vat.tax if price.vat else tax
+        stated.append((price, named, price.pool_key(named), price_text(price, tariff.currency, named), taxed))
+    for price, _, pool, *texts in stated:
+        of_pool[pool].append((price.zone, price.window, *texts))
     number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
     found = {}
-    for price, named, pool, text in stated:
+    for price, named, pool, text, taxed in stated:
         place = price.place
         was = before.get(place)
         if was is not None and was.terms == number[pool]:
@@ -503,5 +525,5 @@ def _rated(
         units, unit = (named.allowance, named.unit) if named else (price.allowance, price.unit)
         base = MEASURE_OF[price.meter].sale_units[unit].base_per_unit if units else 0
         allowance = Exact(*(Fraction(units) * base).as_integer_ratio())
-        found[place] = RatedPrice(price, text, pool, version, number[pool], worth, flat, allowance)
+        found[place] = RatedPrice(price, text, taxed, pool, version, number[pool], worth, flat, allowance)
     return found

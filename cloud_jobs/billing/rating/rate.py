@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from fractions import Fraction
-from typing import NamedTuple
+from itertools import groupby
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, PoolKey, Span, Tariff, Vat
+from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, PoolKey, Span, Tariff
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
@@ -24,8 +25,10 @@ from cloud_jobs.billing.rating.charges import (
     MeteredKey,
     MeteredRows,
     RatedAccount,
-    TaxGroup,
+    by_tax,
     metered_key,
+    rate_of,
+    tax_group,
 )
 from cloud_jobs.billing.rating.facts import Facts, rows_of_facts
 from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, Scope, UsePlace, fees_due, minimum_fee
@@ -41,6 +44,7 @@ from cloud_jobs.billing.rating.pools import (
     span_begin,
     split,
     split_exact,
+    whole_units,
 )
 from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
 from cloud_jobs.billing.units import Meter, round_ratio
@@ -73,7 +77,7 @@ class AccountRating:
         if self._is_capped_by_day:
             self.capping = capping_versions(terms, book, contract.period)
         self._pools: dict[tuple[str, str, PoolKey, date | None], dict[tuple[RatedPrice, Place], int]] = {}
-        self._facts: defaultdict[tuple[Meter, Place, str], list[PricedFact]] = defaultdict(list)
+        self._facts: defaultdict[tuple[Meter, Place, str, str], list[PricedFact]] = defaultdict(list)
 
     def add(self, cell: Cell) -> None:
         """Raises BillingError."""
@@ -109,12 +113,12 @@ class AccountRating:
         charges: list[Charge] = []
         for of_pool, uses in self._pools.items():
             meter = of_pool[2].meter
-            for (region, tenant, device, zone, window), text, quantity, free, amount in pool_shares(uses):
-                key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
+            for (region, tenant, device, zone, window), text, tax, quantity, free, amount in pool_shares(uses):
+                key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text, tax)
                 rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
                 charges.append(Charge(key, quantity, free, amount, rows))
-        for (meter, (region, tenant, device, zone, window), text), facts in self._facts.items():
-            key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text)
+        for (meter, (region, tenant, device, zone, window), text, tax), facts in self._facts.items():
+            key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text, tax)
             amount, rows = sum(one.minor for one in facts), rows_of_facts({one.fact for one in facts})
             quantity, free = sum(one.quantity for one in facts), sum(one.free for one in facts)
             charges.append(Charge(key, quantity, free, amount, rows))
@@ -123,17 +127,17 @@ class AccountRating:
     def add_facts(self, facts: Iterable[PricedFact]) -> None:
         """Facts are charged one by one, but add up to one charge for each place and price."""
         for fact in facts:
-            self._facts[fact.meter, fact.place, fact.text].append(fact)
+            self._facts[fact.meter, fact.place, fact.text, fact.tax].append(fact)
             if self._is_capped_by_day:
                 _, tenant, device, zone, window = fact.place
-                place = UsePlace(tenant, device, fact.meter, zone, window)
+                place = UsePlace(tenant, device, fact.meter, zone, window, fact.tax)
                 if self._capping(place, fact.day, fact.version) is not None:
                     self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
 
     def facts_of(self, key: ChargeKey) -> list[PricedFact]:
         """The facts of a usage charge, in order of time."""
         place = Place(key.region, key.tenant, key.device, key.zone, key.window)
-        return [] if key.meter is None else self._facts.get((key.meter, place, key.price), [])
+        return [] if key.meter is None else self._facts.get((key.meter, place, key.price, key.tax), [])
 
     def pools_of(self, key: ChargeKey) -> list[Uses]:
         """The pools of a usage charge: one, or two if another price with the same text took over."""
@@ -141,7 +145,8 @@ class AccountRating:
         return [
             uses
             for of_pool, uses in self._pools.items()
-            if of_pool[2].meter is key.meter and any((price.text, at) == (key.price, place) for price, at in uses)
+            if of_pool[2].meter is key.meter
+            and any((price.text, price.tax, at) == (key.price, key.tax, place) for price, at in uses)
         ]
 
     def _count_day(self, price: RatedPrice, cell: Cell) -> None:
@@ -236,7 +241,7 @@ class CapRemainder:
         for charge in charges:
             key = charge.key
             assert key.meter is not None
-            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window)
+            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window, key.tax)
             self._amounts[of] = self._amounts.get(of, 0) + charge.amount_minor
             device = key.tenant, key.device
             self._region_of[device] = min(self._region_of.get(device, key.region), key.region)
@@ -261,14 +266,16 @@ class CapRemainder:
     def take(
         self, cap: CapInForce, kind: ChargeKind, keys: list[UsePlace], minor: Mapping[str, int]
     ) -> Iterator[Charge]:
-        """The negative charges of a cap, by its text. The keys lose their shares, so the next cap sees the rest."""
+        """The negative charges of a cap, by text and tax. The keys lose their shares, so the next cap sees the rest."""
+        taken = defaultdict[str, int](int)
         whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
         for of, part in zip(keys, split(whole, Exact(whole), amounts), strict=True):
             self._amounts[of] -= part
+            taken[of.tax] += part
             assert self._amounts[of] >= 0
         tenant, device = cap.scope(keys[0]) or ("", "")
         meters = cap.cap.meters
-        for text, part in minor.items():
+        for text, tax, part in _by_text_and_tax(minor, taken):
             key = ChargeKey(
                 account=self._account,
                 region=self._region_of[tenant, device],
@@ -277,9 +284,21 @@ class CapRemainder:
                 kind=kind,
                 meter=meters[0] if len(meters) == 1 else None,
                 price=text,
+                tax=tax,
             )
             if part:
                 yield Charge(key=key, quantity=0, free=0, amount_minor=-part, metered=None)
+
+
+def _by_text_and_tax(by_text: Mapping[str, int], by_tax: dict[str, int]) -> Iterator[tuple[str, str, int]]:
+    """Parts whose sums are those of the texts and those of the taxes, of which nearly always there is one."""
+    for text, minor in by_text.items():
+        whole = minor
+        for tax in sorted(by_tax):
+            part = min(whole, by_tax[tax])
+            by_tax[tax] -= part
+            whole -= part
+            yield text, tax, part
 
 
 def caps_in_force(book: PriceBook, span: Span, versions: Iterable[int]) -> list[CapInForce]:
@@ -365,20 +384,24 @@ def _above_by_day(
     return found
 
 
-# VAT, rounded once for each category and rate.
+VAT_INCLUDED: Final = ", VAT included"
+"""The end of the text of a price that includes tax; the charge's amount is without it."""
 
 
-def tax_group(vat: Vat, taxable_minor: int) -> TaxGroup:
-    """The tax on the sum of the charges of one category and rate (BR-CO-17)."""
-    # the rate is in per cent
-    numerator, denominator = vat.rate.as_integer_ratio()
-    return TaxGroup(
-        category=vat.category,
-        rate=vat.rate,
-        exemption_reason=vat.exemption_reason,
-        taxable_minor=taxable_minor,
-        tax_minor=round_ratio(taxable_minor * numerator, 100 * denominator),
-    )
+def net_of_gross(charges: Sequence[Charge]) -> tuple[list[Charge], int]:
+    """Charges of one tax whose amounts include it, without it, and what the tax on them lacks to the same sum.
+
+    The net sum is rounded once, to the one whose tax comes nearest, and split by largest remainder.
+    """
+    gross, (numerator, denominator) = sum(one.amount_minor for one in charges), rate_of(charges[0].key.tax)
+    hundred, whole = 100 * denominator, 100 * denominator + numerator
+    net = round_ratio(gross * hundred, whole)
+    parts = whole_units(net, [divmod(one.amount_minor * hundred, whole) for one in charges])
+    made = [
+        one._replace(key=one.key._replace(price=f"{one.key.price}{VAT_INCLUDED}"), amount_minor=part)
+        for one, part in zip(charges, parts, strict=True)
+    ]
+    return made, gross - net
 
 
 def rate(
@@ -402,16 +425,35 @@ def rate(
         ratings[cell.account].add(cell)
     for account, priced in priced_facts(contract, {name: one.book for name, one in ratings.items()}, facts):
         ratings[account].add_facts(priced)
-    charges = [charge for rating in ratings.values() for charge in _of_account(rating, contract)]
-    _check_bounds(charges)
+    charges, gross = list[Charge](), list[Charge]()
+    for rating in ratings.values():
+        (gross if rating.book.includes_tax else charges).extend(_of_account(rating, contract))
+    _check_bounds([*charges, *gross])
+    # the tax of each group by itself is what was shown
+    taxes = {tax: tax_group(tax, None, net).tax_minor for tax, net in by_tax(charges).items()}
+    gross.sort(key=lambda charge: (charge.key.tax, charge.key.order))
+    for tax, of_tax in groupby(gross, key=lambda charge: charge.key.tax):
+        made, shown = net_of_gross([*of_tax])
+        charges += made
+        taxes[tax] = taxes.get(tax, 0) + shown
     charges.sort(key=lambda charge: charge.key.order)
-    net = sum(charge.amount_minor for charge in charges)
+    nets = by_tax(charges) or {contract.payer.vat.tax: 0}
+    groups = [tax_group(tax, _reason(contract, tax), net) for tax, net in sorted(nets.items())]
+    payable, unit = sum(nets.values()) + sum(taxes.values()), contract.payer.cash_unit_minor
+    rounded = round_ratio(payable, unit) * unit
     return RatedAccount(
         payer=contract.id,
         currency=contract.payer.currency,
         charges=tuple(charges),
-        taxes=(tax_group(contract.payer.vat, net),),
+        taxes=tuple(groups),
+        rounding_minor=rounded - sum(nets.values()) - sum(group.tax_minor for group in groups),
     )
+
+
+def _reason(contract: PayerContract, tax: str) -> str | None:
+    """BT-120: why charges of a group have no tax."""
+    reasons = {vat.exemption_reason: None for vat in contract.vats if vat.tax == tax and vat.exemption_reason}
+    return "; ".join(reasons) or None
 
 
 def _check_bounds(charges: list[Charge]) -> None:
@@ -445,7 +487,6 @@ def charges_and_fees(rating: AccountRating, contract: PayerContract) -> tuple[li
 def _of_account(rating: AccountRating, contract: PayerContract) -> list[Charge]:
     charges, dues = charges_and_fees(rating, contract)
     # a tariff and an account may have fees that say the same
-    charges += _one_of_each_key([due.charge(rating.account) for due in dues])
-    total = sum(charge.amount_minor for charge in charges)
-    charges += minimum_fee(rating.terms, contract, rating.book, total)
+    charges += _one_of_each_key([charge for due in dues for charge in due.charges(rating.account)])
+    charges += minimum_fee(rating.terms, contract, rating.book, by_tax(charges))
     return charges

@@ -40,6 +40,7 @@ class PricedFact(NamedTuple):
     meter: Meter
     place: Place
     text: str
+    tax: str
     version: int
     day: date
     moment_us: int
@@ -198,7 +199,7 @@ class _Pricing:
         if rule is not None:
             text += f", the dearest within {rule.minutes} minutes"
         amounts = quantity, price.free_of(quantity), price.fact_minor(quantity)
-        return PricedFact(price.price.meter, place, text, slot.version, day, moment_us, *amounts, fact)
+        return PricedFact(price.price.meter, place, text, price.tax, slot.version, day, moment_us, *amounts, fact)
 
     def _visits(self, device: TenantDevice, visits: Iterable[tuple[Visit, bool]]) -> Iterator[PricedFact]:
         timeline = self._timeline

@@ -200,6 +200,7 @@ def closed_empty(run: ClosingRun, posted: Closing) -> ClosedPayer:
         reasons=(),
         net_minor=0,
         tax_minor=0,
+        rounding_minor=0,
         charges=0,
         taxes=taxes_text(()),
         lines_digest=lines_digest(nothing),

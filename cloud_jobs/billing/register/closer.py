@@ -136,6 +136,7 @@ def closed(
         currency=rated.currency,
         net_minor=rated.net_minor,
         tax_minor=rated.tax_minor,
+        rounding_minor=rated.rounding_minor,
         charges=len(rated.charges),
         taxes=taxes_text(rated.taxes),
         lines_digest=lines_digest(columns),
@@ -215,8 +216,8 @@ def _drafted(closing: Closing, parties: Parties, rated: RatedAccount) -> Closing
     Checked here, so that nothing is numbered that cannot be issued.
     """
     try:
-        body = document_body([rated], kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names)
-        closing_head(closing, parties, [rated.owed], body.digest)
+        body = document_body(rated, kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names)
+        closing_head(closing, parties, rated.owed, body.digest)
     except DocumentError as error:
         faults = closing.reasons if closing.outcome is ClosingState.BLOCKED else ()
         return replace(closing, outcome=ClosingState.BLOCKED, reasons=(*faults, str(error)))

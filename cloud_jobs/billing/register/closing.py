@@ -5,7 +5,7 @@ separately.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -89,6 +89,7 @@ class Closing:
     certificates_digest: str
     control_totals: str
     parties: str
+    rounding_minor: int = 0
     contract_digest: str = ""
     decisions: tuple[int, ...] = ()
 
@@ -98,8 +99,10 @@ class Closing:
         return f"{self.key.payer}/{self.snapshot_id}/{self.key.first_day}/{self.key.last_day}/{self.run}"
 
     def owes_as(self, other: Closing) -> bool:
-        """Whether both have the same charges and tax."""
-        of_each = ((one.currency, one.lines_digest, one.tax_minor, one.taxes) for one in (self, other))
+        """Whether both have the same charges, tax and rounding."""
+        of_each = (
+            (one.currency, one.lines_digest, one.tax_minor, one.taxes, one.rounding_minor) for one in (self, other)
+        )
         return len({*of_each}) == 1
 
     @property
@@ -187,7 +190,7 @@ def _seller(text: str) -> LegalEntity:
 def closing_head(
     closing: Closing,
     parties: Parties,
-    owed: Sequence[Owed],
+    owed: Owed,
     body_digest: str,
     *,
     kind: DocumentType = DocumentType.INVOICE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import days_text
@@ -14,7 +15,7 @@ from cloud_jobs.billing.documents import (
     document_body,
     head,
 )
-from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, change_in_parts, taken_back
+from cloud_jobs.billing.rating import Charge, Owed, RatedAccount, difference, taken_back
 from cloud_jobs.billing.register.closing import Closing, Days, Parties, closing_head
 from cloud_jobs.billing.register.current_contracts import CurrentContracts
 from cloud_jobs.billing.register.errors import NotClosed, OutdatedClosing, RegisterDamaged
@@ -40,7 +41,13 @@ class DocumentMaker:
         self._rated = {}
         for one in closings:
             owed = _owed_by(one)
-            rated = RatedAccount(payer=owed.payer, currency=owed.currency, charges=charges[one.id], taxes=owed.taxes)
+            rated = RatedAccount(
+                payer=owed.payer,
+                currency=owed.currency,
+                charges=charges[one.id],
+                taxes=owed.taxes,
+                rounding_minor=owed.rounding_minor,
+            )
             # lines_digest covers the lines; this compares them with the posted sums
             if (rated.net_minor, rated.tax_minor) != (one.net_minor, one.tax_minor):
                 raise RegisterDamaged(f"the charges of the closing {one.id} do not add up to its sum")
@@ -54,25 +61,29 @@ class DocumentMaker:
         """The change from one closing to another, both loaded unless they owe the same."""
         if after.owes_as(before):
             return PostedChange(net_minor=0, tax_minor=0, is_empty=True)
-        made = self.parts(before, after)
-        net, tax = sum(one.net_minor for one in made), sum(one.tax_minor for one in made)
-        # a note without amounts is not posted
-        empty = not tax and not any(charge.amount_minor for one in made for charge in one.charges)
+        made = self.rated(before, after)
+        change = PostedChange(
+            net_minor=made.net_minor,
+            tax_minor=made.tax_minor,
+            rounding_minor=made.rounding_minor,
+            # a note without amounts is not posted
+            is_empty=not (made.tax_minor or made.rounding_minor or any(charge.amount_minor for charge in made.charges)),
+        )
         _, parties = _terms(after, before)
         try:
-            check_taxes(parties.seller, parties.buyer, {group.category for one in made for group in one.taxes})
+            check_taxes(parties.seller, parties.buyer, {group.category for group in made.taxes})
         except MissingFact as fault:
-            return PostedChange(net_minor=net, tax_minor=tax, is_empty=empty, fault=str(fault))
-        return PostedChange(net_minor=net, tax_minor=tax, is_empty=empty)
+            return replace(change, fault=str(fault))
+        return change
 
     def document(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> Document:
         """The document of an entry whose closings are loaded. Raises DocumentError for contracts that allow no valid
         one.
         """
         basis, parties = _terms(closing, before)
-        parts = self.parts(before, closing)
-        body = document_body(parts, kind=entry.type, buyer=parties.buyer, names=parties.names)
-        return {**_head(entry, basis, parties, [one.owed for one in parts], body.digest), **body.parts}
+        rated = self.rated(before, closing)
+        body = document_body(rated, kind=entry.type, buyer=parties.buyer, names=parties.names)
+        return {**_head(entry, basis, parties, rated.owed, body.digest), **body.parts}
 
     def seal(self, entry: IssuedDocument, closing: Closing | None, before: Closing | None) -> tuple[str, str]:
         """The head (canonical JSON) and the digest of an entry's document, as the register stores them.
@@ -81,24 +92,24 @@ class DocumentMaker:
         """
         if closing is not None and before is None:
             _, parties = _terms(closing, None)
-            made = _head(entry, closing, parties, [_owed_by(closing)], closing.body_digest)
+            made = _head(entry, closing, parties, _owed_by(closing), closing.body_digest)
         else:
             made = head(self.document(entry, closing, before))
         return canonical_bytes(made).decode(), made["digest"]
 
-    def parts(self, before: Closing | None, after: Closing | None) -> tuple[RatedAccount, ...]:
+    def rated(self, before: Closing | None, after: Closing | None) -> RatedAccount:
         """The charges of `after`, or the change from `before` to it; without `after`, those of `before` taken back."""
         posted, owed = (None if one is None else self._rated[one.id] for one in (before, after))
         if posted is None:
             assert owed is not None
-            return (owed,)
-        return (taken_back(posted),) if owed is None else change_in_parts(posted, owed)
+            return owed
+        return taken_back(posted) if owed is None else difference(posted, owed)
 
 
 def _owed_by(closing: Closing) -> Owed:
     with row_fault_as_error("closings", {"payer": closing.key.payer, "id": closing.id}):
         taxes = taxes_from(closing.taxes)
-    return Owed(closing.key.payer, closing.currency, closing.net_minor, taxes)
+    return Owed(closing.key.payer, closing.currency, closing.net_minor, taxes, closing.rounding_minor)
 
 
 def _terms(closing: Closing | None, before: Closing | None) -> tuple[Closing, Parties]:
@@ -109,9 +120,9 @@ def _terms(closing: Closing | None, before: Closing | None) -> tuple[Closing, Pa
         return basis, Parties.parse(basis.parties)
 
 
-def _head(entry: IssuedDocument, basis: Closing, parties: Parties, owed: Sequence[Owed], body_digest: str) -> Document:
-    posts = sum(one.net_minor for one in owed), sum(one.tax_minor for one in owed)
-    assert posts == (entry.net_minor, entry.tax_minor), "a document is what its entry posts"
+def _head(entry: IssuedDocument, basis: Closing, parties: Parties, owed: Owed, body_digest: str) -> Document:
+    posts = owed.net_minor, owed.tax_minor, owed.rounding_minor
+    assert posts == (entry.net_minor, entry.tax_minor, entry.rounding_minor), "a document is what its entry posts"
     return closing_head(
         basis,
         parties,
@@ -156,7 +167,7 @@ def issued_again(register: Register, number: str) -> IssuedAgain:
     return IssuedAgain(made, closing, before, maker.charges)
 
 
-def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[RatedAccount, ...]]:
+def outstanding(register: Register, days: Days, payer: str) -> tuple[str, RatedAccount]:
     """The number of a payer's invoice, and the change that `adjust` would post to it.
 
     Raises NotClosed, RegisterRefusal as `adjust` does, RegisterDamaged, LakeError.
@@ -179,4 +190,4 @@ def outstanding(register: Register, days: Days, payer: str) -> tuple[str, tuple[
     maker = DocumentMaker(register)
     # the newest closing may be the posted one
     maker.load([*{one.id: one for one in (before, newest)}.values()])
-    return posted.invoice.number, maker.parts(before, newest)
+    return posted.invoice.number, maker.rated(before, newest)

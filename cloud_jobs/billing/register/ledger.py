@@ -61,6 +61,7 @@ class IssuedDocument:
     tax_minor: int
     issued_at: datetime
     issue_date: date
+    rounding_minor: int = 0
     reference: PrecedingInvoice | None = None
     by: str = ""
     reason: str = ""
@@ -71,7 +72,8 @@ class IssuedDocument:
 
     @property
     def gross_minor(self) -> int:
-        return self.net_minor + self.tax_minor
+        """BT-115, what is to be paid."""
+        return self.net_minor + self.tax_minor + self.rounding_minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +85,12 @@ class PostedInvoice:
     rank: tuple[int, int]
     net_minor: int
     tax_minor: int
+    rounding_minor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedChange:
-    """The change from the posted closing to a newer one. Empty: no amount and no tax differs.
+    """The change from the posted closing to a newer one. Empty: no amount, tax or rounding differs.
 
     `fault`: why no single document can state it; "" if one can.
     """
@@ -95,7 +98,12 @@ class PostedChange:
     net_minor: int
     tax_minor: int
     is_empty: bool
+    rounding_minor: int = 0
     fault: str = ""
+
+    @property
+    def gross_minor(self) -> int:
+        return self.net_minor + self.tax_minor + self.rounding_minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,16 +176,16 @@ class Ledger:
         if document.type is DocumentType.INVOICE:
             if key in of_payer:
                 raise RegisterDamaged(f"invoice {document.number} has days of {key.payer} that are on another invoice")
-            of_payer[key] = _posted(document, document, 0, 0)
+            of_payer[key] = _posted(document, document)
             self._invoices[key.legal_entity, document.number] = document
         else:
             before = of_payer.pop(key, None)
             if before is None or document.reference != _reference(before.invoice) or before.closing != document.before:
                 raise RegisterDamaged(f"note {document.number} does not match the amounts posted to its invoice")
-            after = _posted(before.invoice, document, before.net_minor, before.tax_minor)
+            after = _posted(before.invoice, document, before)
             if not document.is_void:
                 of_payer[key] = after
-            elif after.net_minor or after.tax_minor:
+            elif after.net_minor or after.tax_minor or after.rounding_minor:
                 raise RegisterDamaged(f"the void {document.number} does not reverse everything posted to its invoice")
 
     @staticmethod
@@ -214,6 +222,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
         time_zone=closing.time_zone,
         net_minor=closing.net_minor,
         tax_minor=closing.tax_minor,
+        rounding_minor=closing.rounding_minor,
         issued_at=now,
         issue_date=_issue_date(ledger, closing, now),
         by=by,
@@ -271,7 +280,12 @@ def void(ledger: Ledger, number: str, closing: Closing, now: datetime, *, by: st
     posted = ledger.posted_to(closing.key.legal_entity, number)
     if posted.closing != closing.id:
         raise RegisterDamaged(f"{number} has the amounts of closing {posted.closing} posted, not of {closing.id}")
-    everything = PostedChange(net_minor=-posted.net_minor, tax_minor=-posted.tax_minor, is_empty=False)
+    everything = PostedChange(
+        net_minor=-posted.net_minor,
+        tax_minor=-posted.tax_minor,
+        rounding_minor=-posted.rounding_minor,
+        is_empty=False,
+    )
     return replace(_note(ledger, posted, closing, everything, now), by=by, reason=reason)
 
 
@@ -316,13 +330,13 @@ def _check_final(closing: Closing) -> None:
 def _note(
     ledger: Ledger, posted: PostedInvoice, closing: Closing, change: PostedChange, now: datetime
 ) -> IssuedDocument:
-    invoice, gross = posted.invoice, change.net_minor + change.tax_minor
+    invoice, sums = posted.invoice, (change.gross_minor, change.net_minor)
     counter = ledger.numbering(closing.key.legal_entity).counter + 1
     return IssuedDocument(
         key=invoice.key,
         counter=counter,
         number=document_number(closing.number_prefix, counter),
-        type=DocumentType.DEBIT_NOTE if (gross, change.net_minor) > (0, 0) else DocumentType.CREDIT_NOTE,
+        type=DocumentType.DEBIT_NOTE if sums > (0, 0) else DocumentType.CREDIT_NOTE,
         closing="",
         rank=posted.rank,
         before=posted.closing,
@@ -330,6 +344,7 @@ def _note(
         time_zone=invoice.time_zone,
         net_minor=change.net_minor,
         tax_minor=change.tax_minor,
+        rounding_minor=change.rounding_minor,
         issued_at=now,
         issue_date=_issue_date(ledger, closing, now),
         reference=_reference(invoice),
@@ -346,11 +361,12 @@ def _reference(invoice: IssuedDocument) -> PrecedingInvoice:
     return PrecedingInvoice(number=invoice.number, issue_date=invoice.issue_date)
 
 
-def _posted(invoice: IssuedDocument, document: IssuedDocument, net_minor: int, tax_minor: int) -> PostedInvoice:
+def _posted(invoice: IssuedDocument, document: IssuedDocument, before: PostedInvoice | None = None) -> PostedInvoice:
     return PostedInvoice(
         invoice=invoice,
         closing=document.closing,
         rank=document.rank,
-        net_minor=net_minor + document.net_minor,
-        tax_minor=tax_minor + document.tax_minor,
+        net_minor=document.net_minor + (before.net_minor if before else 0),
+        tax_minor=document.tax_minor + (before.tax_minor if before else 0),
+        rounding_minor=document.rounding_minor + (before.rounding_minor if before else 0),
     )

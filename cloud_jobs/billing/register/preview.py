@@ -98,7 +98,7 @@ def _preview(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingFen
         return PayerPreview(closing=closing)
     parties = Parties.parse(closing.parties)
     body = document_body(
-        [one.rated], kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names, nothing=NOTHING_KNOWN
+        one.rated, kind=DocumentType.INVOICE, buyer=parties.buyer, names=parties.names, nothing=NOTHING_KNOWN
     )
     incomplete = dict(_incomplete(one.certificates, run.now))
     named = dict(sorted(incomplete.items())[:MAX_NAMED])
@@ -106,7 +106,7 @@ def _preview(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingFen
     if more := len(incomplete) - len(named):
         reasons.append(f"{more:,} more devices are incomplete")
     preview = Preview(as_of=run.now, devices=len(one.certificates), incomplete=named, reasons=tuple(reasons))
-    head = closing_head(closing, parties, [one.rated.owed], body.digest, preview=preview)
+    head = closing_head(closing, parties, one.rated.owed, body.digest, preview=preview)
     return PayerPreview(closing=closing, document={**head, **body.parts})
 
 

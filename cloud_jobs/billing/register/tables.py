@@ -155,6 +155,7 @@ def closing_row(closing: Closing, closed_at: datetime) -> dict[str, Any]:
         "currency": closing.currency,
         "net_minor": closing.net_minor,
         "tax_minor": closing.tax_minor,
+        "rounding_minor": closing.rounding_minor,
         "charges": closing.charges,
         "taxes": closing.taxes,
         "lines_digest": closing.lines_digest,
@@ -221,6 +222,7 @@ def document_row(document: IssuedDocument, head: str, digest: str, attempt: str)
         "closing_number": document.rank[1],
         "net_minor": document.net_minor,
         "tax_minor": document.tax_minor,
+        "rounding_minor": document.rounding_minor,
         "issued_at": document.issued_at,
         "issue_date": document.issue_date,
         "reference_number": None if reference is None else reference.number,
@@ -247,6 +249,7 @@ def document_from(row: Mapping[str, Any]) -> IssuedDocument:
         time_zone=row["time_zone"],
         net_minor=row["net_minor"],
         tax_minor=row["tax_minor"],
+        rounding_minor=row["rounding_minor"],
         issued_at=row["issued_at"].astimezone(UTC),
         issue_date=row["issue_date"],
         reference=None if number is None else PrecedingInvoice(number=number, issue_date=row["reference_date"]),
@@ -270,9 +273,9 @@ def _of_payers(schema: pa.Schema, run: str, keys: Sequence[PeriodKey], sizes: Se
 
 
 def _charge(row: Sequence[Any]) -> Charge:
-    account, region, tenant, device, kind, meter, zone, window, price, quantity, free, amount_minor = row[:12]
-    rows, first_us, last_us, digest = row[12:]
-    key = ChargeKey(account, region, tenant, device, _KINDS[kind], _METERS[meter], zone, window, price)
+    account, region, tenant, device, kind, meter, zone, window, price, tax, quantity, free, amount_minor = row[:13]
+    rows, first_us, last_us, digest = row[13:]
+    key = ChargeKey(account, region, tenant, device, _KINDS[kind], _METERS[meter], zone, window, price, tax)
     metered = None if rows is None else MeteredRows(rows, _moment(first_us), _moment(last_us), digest)
     return Charge(key, quantity, free, amount_minor, metered)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
@@ -37,6 +37,7 @@ def closing_values(closing: Closing) -> dict[str, Any]:
         "currency": closing.currency,
         "net_minor": closing.net_minor,
         "tax_minor": closing.tax_minor,
+        "rounding_minor": closing.rounding_minor,
         "charges": closing.charges,
         "snapshot": closing.snapshot_id,
         "closing": closing.id,
@@ -140,6 +141,7 @@ def document_values(document: IssuedDocument) -> dict[str, Any]:
         "currency": document.currency,
         "net_minor": document.net_minor,
         "tax_minor": document.tax_minor,
+        "rounding_minor": document.rounding_minor,
         "gross_minor": document.gross_minor,
         "invoice": None if reference is None else reference.number,
         "is_void": document.is_void,
@@ -164,30 +166,32 @@ def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
     return table
 
 
-def changes_values(number: str, changes: Sequence[RatedAccount]) -> dict[str, Any]:
+def changes_values(number: str, change: RatedAccount) -> dict[str, Any]:
     return {
         "invoice": number,
-        "currency": changes[0].currency,
-        "net_minor": sum(one.net_minor for one in changes),
-        "tax_minor": sum(one.tax_minor for one in changes),
-        "charges": [_charge_values(charge) for one in changes for charge in one.charges],
+        "currency": change.currency,
+        "net_minor": change.net_minor,
+        "tax_minor": change.tax_minor,
+        "rounding_minor": change.rounding_minor,
+        "charges": [_charge_values(charge) for charge in change.charges],
     }
 
 
-def changes_table(number: str, changes: Sequence[RatedAccount]) -> RenderableType:
+def changes_table(number: str, change: RatedAccount) -> RenderableType:
     """The charges that would be posted to an invoice, and their sums."""
-    names = ("account", "region", "device", "kind", "meter", "zone", "window", "price")
+    names: tuple[str, ...] = ("account", "region", "device", "kind", "meter", "zone", "window", "price")
+    # nearly always all are taxed alike
+    names += ("tax",) if len(change.taxes) > 1 else ()
     columns = (Column(name, folds=name not in {"device", "kind"}) for name in names)
     table = FittedTable(*columns, Column.number("quantity"), Column.number("amount"))
-    currency = changes[0].currency
-    for charge in (charge for one in changes for charge in one.charges):
+    currency = change.currency
+    for charge in change.charges:
         key = charge.key
         texts = (key.account, key.region, key.device, key.kind.value, key.meter or "", key.zone, key.window, key.price)
         quantity = "" if key.meter is None else quantity_text(key.meter, charge.quantity)
-        table.add(*texts, quantity, _amount(charge.amount_minor, currency))
+        table.add(*(*texts, key.tax)[: len(names)], quantity, _amount(charge.amount_minor, currency))
     table.add_section()
-    net, tax = sum(one.net_minor for one in changes), sum(one.tax_minor for one in changes)
-    for name, minor in (("net", net), ("tax", tax), ("to post", net + tax)):
+    for name, minor in (("net", change.net_minor), ("tax", change.tax_minor), ("to post", change.payable_minor)):
         table.add(f"{name} to {number}", *[""] * len(names), _amount(minor, currency))
     return table
 
@@ -204,6 +208,7 @@ def _charge_values(charge: Charge) -> dict[str, Any]:
         "zone": key.zone,
         "window": key.window,
         "price": key.price,
+        "tax": key.tax,
         "quantity": charge.quantity,
         "free": charge.free,
         "amount_minor": charge.amount_minor,

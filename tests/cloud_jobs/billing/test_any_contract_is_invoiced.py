@@ -20,7 +20,7 @@ from cloud_jobs.billing.contracts.check import check_contracts
 from cloud_jobs.billing.contracts.fields import COUNTRIES, PAYMENT_MEANS, VAT_PREFIXES, unprintable
 from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, InvoicingPeriod
 from cloud_jobs.billing.documents.ubl import EN_16931
-from cloud_jobs.billing.rating import Charge, RatedAccount, taken_back
+from cloud_jobs.billing.rating import Charge, RatedAccount, difference
 from cloud_jobs.billing.units import EXPONENT_OF
 from geo.spatial.ids import UNSHOWN
 from tests.cloud_jobs.billing.contracts.makers import (
@@ -112,7 +112,7 @@ def accepted(*bodies: Body) -> bool:
     return not checked.faults and not checked.lacking
 
 
-def invoiced(contract: PayerContract, kind: DocumentType, parts: tuple[RatedAccount, ...]) -> Document:
+def invoiced(contract: PayerContract, kind: DocumentType, rated: RatedAccount) -> Document:
     note = kind is not DocumentType.INVOICE
     return made_of(
         kind=kind,
@@ -122,7 +122,7 @@ def invoiced(contract: PayerContract, kind: DocumentType, parts: tuple[RatedAcco
         seller=contract.seller,
         buyer=contract.account,
         names={"acme-north": contract.account.name},
-        parts=parts,
+        rated=rated,
         period=PERIOD,
         snapshot="17-0123456789ab",
         certificates=CERTIFICATES,
@@ -168,12 +168,12 @@ def test_what_the_check_accepts_is_invoiced_in_every_form(
     contract = Contracts(rows(*bodies)).contract_of("acme", MARCH)
     vat, currency = contract.payer.vat, contract.payer.currency
     renamed = [one._replace(key=one.key._replace(zone=zone)) if one.key.zone else one for one in charged]
-    parts: tuple[RatedAccount, ...] = (taxed(renamed, vat, currency),)
+    rated = taxed(renamed, vat, currency)
     # a note may have to take back what was taxed otherwise; not every pair of categories goes on one document
     may_follow = {"S", "Z", "E"} if vat.category.value in {"S", "Z", "E"} else set()
     if kind is not DocumentType.INVOICE and before in may_follow - {vat.category.value}:
-        parts = (taken_back(taxed(renamed, VATS[before], currency)), *parts)
-    made = invoiced(contract, kind, parts)
+        rated = difference(taxed(renamed, VATS[before], currency), rated)
+    made = invoiced(contract, kind, rated)
     for form in Form:
         assert bytes(DocumentContent(made, form))
     assert_valid(made, schemas)

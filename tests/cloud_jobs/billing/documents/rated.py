@@ -1,6 +1,6 @@
 """Sellers, buyers and rated accounts for the tests of documents, and strategies that draw them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -25,6 +25,7 @@ from cloud_jobs.billing.units import Meter, round_ratio
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 STANDARD = Vat(category=VatCategory.STANDARD, rate=Decimal(19))
+REDUCED = Vat(category=VatCategory.STANDARD, rate=Decimal(7))
 VATS = {
     "S": STANDARD,
     "Z": Vat(category=VatCategory.ZERO),
@@ -45,10 +46,10 @@ CERTIFICATES = CertificateSummary(devices_by_state={"complete": 9, "closed by de
 ORIGINAL = PrecedingInvoice(number="WB-000041", issue_date=date(2026, 4, 2))
 
 
-def made_of(*, parts: Sequence[RatedAccount], names: Mapping[str, str] | None = None, **facts: Any) -> Document:
+def made_of(*, rated: RatedAccount, names: Mapping[str, str] | None = None, **facts: Any) -> Document:
     """Head and body as the register makes them."""
-    body = document_body(parts, kind=facts["kind"], buyer=facts["buyer"], names=names or {})
-    return {**document_head(owed=[part.owed for part in parts], body_digest=body.digest, **facts), **body.parts}
+    body = document_body(rated, kind=facts["kind"], buyer=facts["buyer"], names=names or {})
+    return {**document_head(owed=rated.owed, body_digest=body.digest, **facts), **body.parts}
 
 
 def seller(**changes: Any) -> LegalEntity:
@@ -86,15 +87,21 @@ def buyer(vat: Vat = STANDARD, currency: str = "EUR", **changes: Any) -> Account
 
 
 def taxed(charges: list[Charge], vat: Vat = STANDARD, currency: str = "EUR") -> RatedAccount:
-    net = sum(charge.amount_minor for charge in charges)
-    tax = TaxGroup(
-        category=vat.category,
-        rate=vat.rate,
-        exemption_reason=vat.exemption_reason,
-        taxable_minor=net,
-        tax_minor=round_ratio(*(net * Fraction(vat.rate) / 100).as_integer_ratio()),
-    )
-    return RatedAccount(payer="acme", currency=currency, charges=tuple(charges), taxes=(tax,))
+    """Charges without a tax of their own are taxed with `vat`."""
+    made = tuple(one if one.key.tax else one._replace(key=one.key._replace(tax=vat.tax)) for one in charges)
+    groups = []
+    for used in sorted({one.key.tax for one in made} or {vat.tax}):
+        net = sum(one.amount_minor for one in made if one.key.tax == used)
+        of = next(one for one in (vat, *VATS.values(), REDUCED) if one.tax == used)
+        tax = TaxGroup(
+            category=of.category,
+            rate=of.rate,
+            exemption_reason=of.exemption_reason,
+            taxable_minor=net,
+            tax_minor=round_ratio(*(net * Fraction(of.rate) / 100).as_integer_ratio()),
+        )
+        groups.append(tax)
+    return RatedAccount(payer="acme", currency=currency, charges=made, taxes=tuple(groups))
 
 
 def charge(device: str = "eu-0001", amount_minor: int = 4500, quantity: int = 100_000_000, **key: Any) -> Charge:
@@ -140,7 +147,7 @@ def issued(rated: RatedAccount, kind: DocumentType = DocumentType.INVOICE, **cha
         "seller": seller(),
         "buyer": buyer(currency=rated.currency),
         "names": {"acme-north": "Acme North"},
-        "parts": (rated,),
+        "rated": rated,
         "period": MARCH,
         "snapshot": "17-0123456789ab",
         "certificates": CERTIFICATES,

@@ -298,7 +298,7 @@ def columns(made: list[Charge]) -> Iterator[list[Any]]:
     """What lines_digest is over: a list for each column of a charge, in the order of the table."""
     in_order = sorted(made, key=lambda one: one.key.order)
     keys, metered = [one.key for one in in_order], [one.metered for one in in_order]
-    for name in ("account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price"):
+    for name in ("account", "region", "tenant", "device", "kind", "meter", "zone", "window", "price", "tax"):
         yield [getattr(key, name) or "" for key in keys]
     for name in ("quantity", "free", "amount_minor"):
         yield [getattr(one, name) for one in in_order]
