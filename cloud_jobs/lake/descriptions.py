@@ -356,6 +356,9 @@ _INTERNAL: Final = {
             "decisions_number": "Newest decision.",
             "quarantine_commit": "Commit of `quarantine`.",
             "taken_at": "Time of the snapshot.",
+            "events_commit": "Commit of `geofence_events`; null: never computed.",
+            "events_fences": "Number of the fences that events were computed with.",
+            "events_covers": "Ingest number up to which events cover the records.",
         },
     ),
     "decisions": TableDescription(

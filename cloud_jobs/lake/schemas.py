@@ -382,6 +382,7 @@ SNAPSHOTS = pa.schema(
         pa.field("decisions_number", pa.int64(), nullable=False),
         pa.field("quarantine_commit", pa.int64(), nullable=False),
         pa.field("taken_at", _UTC, nullable=False),
+        *(pa.field(name, pa.int64()) for name in ("events_commit", "events_fences", "events_covers")),
     ]
 )
 """Snapshots, numbered from 1 in the order of commits: see `snapshots`."""
@@ -449,7 +450,9 @@ TABLES: Final = {
     "usage": TableSchema(
         USAGE, ("day",), ("tenant", "device", "hour", "zone"), ("tenant", "device", "hour", "commit_number"), _OF_ONE
     ),
-    "geofence_events": TableSchema(GEOFENCE_EVENTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
+    "geofence_events": TableSchema(
+        GEOFENCE_EVENTS, ("day",), ("device", "time", "id"), ("device", "commit_number"), _OF_ONE
+    ),
     "alerts": TableSchema(ALERTS, ("day",), ("device", "time", "id"), ("device", "commit_number")),
     "verdicts": TableSchema(VERDICTS, ("day",), ("device", "id", "revision"), ("device", "commit_number")),
     "encounters": TableSchema(

@@ -242,6 +242,38 @@ def usage_rows(
     return rows_in_force(pa.concat_tables(found))
 
 
+def event_rows(
+    lake: Lake,
+    snapshot: LakeState,
+    devices: Collection[TenantDevice],
+    begin: datetime,
+    end: datetime,
+    *,
+    columns: Sequence[str],
+) -> pa.Table:
+    """All revisions at a snapshot of events of devices from `begin` until before `end`, in any order. Raises LakeError.
+
+    A revision of an event may lie elsewhere in its UTC day, so whole days are read; nothing is left out by time.
+    """
+    empty = TABLES["geofence_events"].schema.empty_table().select([*columns])
+    if not devices or not snapshot.events_number:
+        return empty
+    tenants, names = sorted({one.tenant for one in devices}), sorted({one.device for one in devices})
+    wanted: dict[str, Range] = {
+        "tenant": (tenants[0], tenants[-1]),
+        "device": (names[0], names[-1]),
+        "commit_number": (None, snapshot.events_number),
+    }
+    found, last = [empty], end.astimezone(UTC) - timedelta.resolution
+    with lake.damage_as_error("geofence_events"):
+        stored = StoredFiles.of(lake.open("geofence_events"), "geofence_events")
+        stored = stored.of_days(begin.astimezone(UTC).date(), last.date())
+        stored = stored.within("device", [(name, name) for name in names])
+        parts, mine = stored.rows(lake.files("geofence_events"), columns, wanted), DeviceFilter(devices)
+        found += [mine.of(rows).cast(empty.schema) for rows in parts]
+    return pa.concat_tables(found)
+
+
 def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime) -> pa.Table:
     """The tenants and devices with usage at a snapshot in hours from `start` until before `end`. Raises LakeError."""
     begin, last = start.astimezone(UTC), end.astimezone(UTC) - timedelta.resolution

@@ -157,7 +157,8 @@ class LakeState:
 
     `ingest_commit`, `usage_commit` include random bits, so another history of the lake gives another snapshot.
     `covers`: the ingest number up to which usage covers the records. `usage_fences`, `usage_tracks`: the number of the
-    fences, and the track settings and engine version as JSON, that usage was computed with.
+    fences, and the track settings and engine version as JSON, that usage was computed with. `events_commit`,
+    `events_fences`, `events_covers`: the same of `geofence_events`; None: never computed.
     """
 
     ingest_commit: int | None = None
@@ -169,6 +170,9 @@ class LakeState:
     erasures_number: int = 0
     decisions_number: int = 0
     quarantine_commit: int = 0
+    events_commit: int | None = None
+    events_fences: int | None = None
+    events_covers: int | None = None
 
     def __post_init__(self) -> None:
         assert 0 <= self.covers <= self.ingest_number, "usage never covers what the records lack"
@@ -181,8 +185,14 @@ class LakeState:
     def usage_number(self) -> int:
         return counter_of(self.usage_commit)
 
+    @property
+    def events_number(self) -> int:
+        return counter_of(self.events_commit)
+
     def digest(self) -> str:
-        text = json.dumps(_columns(self), sort_keys=True, separators=(",", ":"))
+        # a state without events has the digest that it had before the lake knew any
+        said = {name: value for name, value in _columns(self).items() if value is not None or name not in _EVENTS}
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -200,6 +210,7 @@ class Snapshot(LakeState):
 
 
 _STATE: Final = tuple(LakeState.__dataclass_fields__)
+_EVENTS: Final = ("events_commit", "events_fences", "events_covers")
 
 
 def take_snapshot(lake: Lake, now: datetime) -> Snapshot:
@@ -246,8 +257,8 @@ def commits_of_snapshots(lake: Lake) -> set[int]:
 
 
 def newest_state(lake: Lake) -> LakeState:
-    """The current state. Usage is read first: later commits then exceed what it covers, and never lack it."""
-    usage = lake.open("usage")
+    """The current state. Derived tables are read first: later commits may exceed what they cover, and never lack it."""
+    usage, events = lake.open("usage"), lake.open("geofence_events")
     covered = covering(usage, "usage", lake.open("records"))
     return LakeState(
         ingest_commit=covered.newest,
@@ -260,6 +271,9 @@ def newest_state(lake: Lake) -> LakeState:
         erasures_number=_highest(lake, "erasures", "number"),
         decisions_number=_highest(lake, "decisions", "number"),
         quarantine_commit=counter_of(newest_number(lake.open("quarantine"), QUARANTINED)),
+        events_commit=newest_number(events, "geofence_events"),
+        events_fences=stated(events, FENCES),
+        events_covers=stated(events, COVERS),
     )
 
 

@@ -41,6 +41,8 @@ COVERS: Final = "covers"
 """A derived table states the ingest number up to which it covers the records under this name."""
 FENCES: Final = "fences"
 """A derived table states the number of its fences under this name."""
+KEPT_FROM: Final = "kept_from"
+"""A table states the first day (its ordinal) whose rows the retention has not erased, before it erases any."""
 TRACKS: Final = "tracks"
 """Usage states the number of its track settings under this name."""
 

@@ -31,8 +31,8 @@ from cloud_jobs.lake.data_files import day_of
 from cloud_jobs.lake.erasures import Erasure, is_erased
 from cloud_jobs.lake.location import Location
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import INGEST, Lake
-from cloud_jobs.lake.transactions import counter_of, newest_number
+from cloud_jobs.lake.tables import INGEST, KEPT_FROM, Lake
+from cloud_jobs.lake.transactions import counter_of, newest_number, stated
 from cloud_jobs.maintenance.compaction import Keep, MaintenancePoint, Rewriter
 from cloud_jobs.maintenance.sweeping import TableFile, listed_data, table_files
 from geo.reference.moments import stamp
@@ -380,13 +380,19 @@ def erase_old(rewriter: Rewriter, table: str, before: datetime) -> int:
             return pc.greater_equal(rows["quarantined_at"], before)
         return pa.chunked_array([pa.repeat(False, rows.num_rows)])
 
-    gone = 0
-    for file in table_files(rewriter.lake.open(table), table):
+    def is_old(file: TableFile) -> bool:
         # nothing is known of a file without bounds
         oldest = file.low.get("quarantined_at", _EVER) if table == "quarantine" else file.day
-        if oldest is not None and oldest < (before if table == "quarantine" else before.date()):
-            found, done = _drop(rewriter, table, file, is_young)
-            gone += found * done
+        return oldest is not None and oldest < (before if table == "quarantine" else before.date())
+
+    gone, opened, first_day = 0, rewriter.lake.open(table), before.date().toordinal()
+    old = [file for file in table_files(opened, table) if is_old(file)]
+    if old and (stated(opened, KEPT_FROM) or 0) < first_day:
+        # declared first: a closing never takes erased events for none
+        _state(opened, table, KEPT_FROM, first_day)
+    for file in old:
+        found, done = _drop(rewriter, table, file, is_young)
+        gone += found * done
     return gone
 
 
@@ -457,16 +463,17 @@ def searched(opened: DeltaTable) -> SearchProgress:
 
 
 def _keep_searched(lake: Lake, table: str, since: SearchProgress, until: SearchProgress) -> None:
-    opened, layout = lake.open(table), TABLES[table]
+    opened = lake.open(table)
     # another run may have come further
     if searched(opened) != since:
         return
-    number = until.erasure << _BITS | until.commit
-    properties = CommitProperties(app_transactions=[Transaction(ERASED, number)])
     try:
-        opened.create_write_transaction(
-            [], "append", layout.schema, [*layout.partition_by], commit_properties=properties
-        )
+        _state(opened, table, ERASED, until.erasure << _BITS | until.commit)
     except (DeltaError, OSError, ValueError) as error:
         # the next run searches again
         _log.info("search progress not stored", error=str(error))
+
+
+def _state(opened: DeltaTable, table: str, name: str, number: int) -> None:
+    layout, properties = TABLES[table], CommitProperties(app_transactions=[Transaction(name, number)])
+    opened.create_write_transaction([], "append", layout.schema, [*layout.partition_by], commit_properties=properties)

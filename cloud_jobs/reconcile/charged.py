@@ -21,7 +21,7 @@ from cloud_jobs.billing.register.documents_of import DocumentMaker
 from cloud_jobs.billing.register.errors import RegisterDamaged, RegisterRefusal
 from cloud_jobs.billing.register.ledger import IssuedDocument, Ledger, PostedInvoice, check_numbers
 from cloud_jobs.billing.register.tables import Register, digest_of, document_from, in_parts
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.units import FACTS, Meter
 from cloud_jobs.lake.snapshots import Snapshot
 from cloud_jobs.lake.tables import row_fault_as_error
 from cloud_jobs.reconcile.comparison import Comparison, Station, quantity_name
@@ -120,8 +120,9 @@ def _charged(
         return
     found: Counter[_Used] = Counter()
     for one in charges:
-        if one.key.kind is ChargeKind.USAGE and one.key.meter not in {None, Meter.ACTIVE_DAY}:
-            found[_Used(one.key.account, Meter(one.key.meter), one.key.zone)] += one.quantity
+        meter = one.key.meter
+        if one.key.kind is ChargeKind.USAGE and meter and meter is not Meter.ACTIVE_DAY and meter not in FACTS:
+            found[_Used(one.key.account, meter, one.key.zone)] += one.quantity
     for one_use in sorted({*owed, *found}):
         expected, charged = owed.get(one_use, 0), found[one_use]
         if expected or charged:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -43,10 +44,12 @@ from cloud_jobs.billing.register.control_totals import (
     assigned_usage,
     compare_records,
     control_totals,
+    fact_totals,
     record_totals,
 )
 from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest
 from cloud_jobs.billing.register.errors import NoPayer
+from cloud_jobs.billing.register.facts_at import FactLists, read_facts, sells_facts, unseen_visits
 from cloud_jobs.billing.register.ledger import Ledger
 from cloud_jobs.billing.register.operations import commit_to
 from cloud_jobs.billing.register.tables import (
@@ -251,11 +254,12 @@ class _Used:
     metered: dict[MeteredKey, MeteredRows] = field(default_factory=dict)
     assigned: Counter[tuple[str, Meter]] = field(default_factory=Counter)
     records: RecordSums = field(default_factory=RecordSums)
+    facts: FactLists = field(default_factory=FactLists)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReader:
-    """Reads the usage of payers' devices at a snapshot, and compares it with the records."""
+    """Reads the usage and facts of payers' devices at a snapshot, and compares the usage with the records."""
 
     lake: Lake
     snapshot: LakeState
@@ -278,6 +282,9 @@ class UsageReader:
             if self.against_records:
                 compared = compare_records(self.lake, self.snapshot, part.devices, part.rows, part.span)
                 _add_records(used, part.payers_of, compared)
+            if selling := [one for one in of_part if sells_facts(one)]:
+                facts = {one.id: used[one.id].facts for one in selling}
+                read_facts(self.lake, self.snapshot, facts, contracts=selling, devices=part.devices, usage=part.rows)
         return used
 
 
@@ -435,12 +442,15 @@ def close_group(
 
 
 class RatedPayer(NamedTuple):
-    """The charges of a payer, the certificates of its devices, and the control totals."""
+    """The charges of a payer, the certificates of its devices, the control totals, and the visits that were not seen
+    whole.
+    """
 
     contract: PayerContract
     rated: RatedAccount
     certificates: Sequence[DeviceCertificate]
     totals: Sequence[ControlTotal]
+    unseen: Mapping[str, int] = MappingProxyType({})
 
 
 class UnratedPayer(NamedTuple):
@@ -452,7 +462,7 @@ class UnratedPayer(NamedTuple):
 
 def closing_of(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingFences) -> ClosedPayer:
     if isinstance(one, RatedPayer):
-        return closed(run, one.contract, one.rated, one.certificates, totals=one.totals, fences=fences)
+        return closed(run, *one[:3], totals=one.totals, fences=fences, unseen=one.unseen)
     contract = one.contract
     days = contract.period.first_day, contract.period.last_day
     return blocked(run, contract.id, days, contract.period.time_zone, [one.reason], contract=contract)
@@ -479,15 +489,17 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
         try:
             if its is None:
                 its = reader.read([one])[one.id]
-            rated = rate(one, its.cells, its.metered, books)
+            facts = its.facts.facts
+            rated = rate(one, its.cells, its.metered, books, facts)
         except BillingError as fault:
             yield UnratedPayer(one, str(fault))
             continue
-        totals = control_totals(one, its.assigned, its.cells, rated)
+        totals = (*control_totals(one, its.assigned, its.cells, rated), *fact_totals(one, facts, rated))
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)
-        yield RatedPayer(one, rated, [certificates[one.id, device] for device in one.devices], totals)
+        of_devices = [certificates[one.id, device] for device in one.devices]
+        yield RatedPayer(one, rated, of_devices, totals, unseen_visits(one, facts))
 
 
 def _certificates(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import day_start
@@ -16,6 +17,7 @@ from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState, Parties, PeriodKey, closing_head
 from cloud_jobs.billing.register.control_totals import ControlTotal
+from cloud_jobs.billing.register.facts_at import FactsState, facts_state, sells_facts
 from cloud_jobs.billing.register.tables import (
     CertificateRow,
     Columns,
@@ -42,24 +44,31 @@ _OTHER: Final = "usage was computed with other fences than those of the snapshot
 class ClosingFences:
     """`refused`: unusable fence publications, as text; the versions before them were metered.
 
-    `open_end`: why no closing is final; None if usage was computed with the fences of the snapshot.
+    `open_end`: why no closing is final; None if usage was computed with the fences of the snapshot. `facts`: the same
+    of closings with prices of facts, and which events are erased.
     """
 
     refused: tuple[str, ...] = ()
     open_end: str | None = None
+    facts: FactsState = field(default_factory=FactsState)
+
+    def open_ends(self, contract: PayerContract) -> list[str]:
+        """Why no closing of a contract is final."""
+        found = [] if self.open_end is None else [self.open_end]
+        return found + (self.facts.open_ends(contract) if sells_facts(contract) else [])
 
 
 def closing_fences(lake: Lake, snapshot: LakeState) -> ClosingFences:
     """The state of the fences at a snapshot, for all of its closings. Raises LakeError."""
     found = published_fences(reference_rows(lake, snapshot, "fence"))
+    number = fences_number(found.features)
     # without usage no fences are stated, which is right if there are none
-    is_same = (
-        not found.features if snapshot.usage_fences is None else snapshot.usage_fences == fences_number(found.features)
-    )
+    is_same = not found.features if snapshot.usage_fences is None else snapshot.usage_fences == number
     refused = [str(one) for one in found.refused[:MAX_NAMED]]
     if more := len(found.refused) - MAX_NAMED:
         refused += [f"and {more} more"] if more > 0 else []
-    return ClosingFences(refused=tuple(refused), open_end=None if is_same else _OTHER)
+    facts = facts_state(lake, snapshot, number)
+    return ClosingFences(refused=tuple(refused), open_end=None if is_same else _OTHER, facts=facts)
 
 
 _INFERRED: Final = ChargeKind.USAGE, Meter.INFERRED_ENTRY
@@ -68,6 +77,8 @@ _NOTES: Final = {
     "far_off": "not billed: records of a clock that was far off, which belong to no day",
     "late_positions": "distance not billed: positions that arrived after the positions around them were erased",
     "unreadable": "not billed: messages that could not be read",
+    "unseen_begins": "visits whose begin was not seen, billed from the first moment that is known",
+    "unseen_ends": "visits whose end was not seen, billed until the last moment that is known",
 }
 _MAX_NAMED: Final = 20
 """The most decisions and doubts that closing and documents name; the certificates have all."""
@@ -100,14 +111,15 @@ def closed(
     *,
     totals: Sequence[ControlTotal],
     fences: ClosingFences,
+    unseen: Mapping[str, int] = MappingProxyType({}),
 ) -> ClosedPayer:
+    """`unseen`: the visits whose begin or end was not seen, by name of `ClosingNotes.counts`."""
     period, seller = contract.period, contract.seller
     # sorted, because the digest is over all of them
     certificates = sorted(certificates, key=lambda one: one.of_device)
     faults = [fault for total in totals if (fault := total.fault)]
     open_ends = [f"{one.tenant}/{one.device}: {reason}" for one in certificates for reason in one.reasons]
-    if fences.open_end is not None:
-        open_ends.append(fences.open_end)
+    open_ends += fences.open_ends(contract)
     # also for a payer without devices
     if run.now < period.end:
         open_ends.append(f"the period ends at {period.end.isoformat()}")
@@ -117,7 +129,7 @@ def closed(
         buyer=contract.account,
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
-        noticed=_noticed(certificates, fences, rated),
+        noticed=_noticed(certificates, fences, rated, unseen),
     )
     # a wrong sum is never final
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
@@ -150,7 +162,9 @@ def closed(
     return ClosedPayer(closing=_drafted(closing, parties, rated), charges=columns, certificates=rows)
 
 
-def _noticed(certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount) -> ClosingNotes:
+def _noticed(
+    certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount, unseen: Mapping[str, int]
+) -> ClosingNotes:
     # inferred entries that are on a line are billed
     billed = sum(one.quantity for one in rated.charges if (one.key.kind, one.key.meter) == _INFERRED)
     no_faults = sum((Counter(one.observed.no_faults) for one in certificates), Counter[str]())
@@ -163,8 +177,9 @@ def _noticed(certificates: Sequence[DeviceCertificate], fences: ClosingFences, r
         "unknown_mm": sum(one.observed.unknown_mm for one in certificates),
         "inferred": sum(one.observed.inferred_entries for one in certificates) - billed,
         "dropped": sum(one.observed.dropped for one in certificates),
+        **unseen,
     }
-    notes = [f"{text}: {counts[name]:,}" for name, text in _NOTES.items() if counts[name]]
+    notes = [f"{text}: {counts[name]:,}" for name, text in _NOTES.items() if counts.get(name)]
     if no_faults:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(no_faults.items()))
         notes.append(f"not billed: messages without a position, value or known topic: {reasons}")

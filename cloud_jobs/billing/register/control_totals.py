@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.contracts.published import moment_of
 from cloud_jobs.billing.rating import Cell, ChargeKind, RatedAccount
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, quarters_of
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.rating.facts import Facts
+from cloud_jobs.billing.units import FACTS, Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
@@ -385,11 +387,7 @@ def control_totals(
     for cell in cells:
         assigned[cell.account, cell.meter] += cell.quantity
         priced[cell.account, cell.meter] += cell.quantity if (cell.account, cell.version, cell.meter) in sold else 0
-    # caps and fees are amounts, not quantities
-    charged: Counter[tuple[str, Meter]] = Counter()
-    for charge in rated.charges:
-        if charge.key.kind is ChargeKind.USAGE and charge.key.meter is not None:
-            charged[charge.key.account, charge.key.meter] += charge.quantity
+    charged = _charged(rated, {*Meter} - FACTS)
     found = []
     for account, meter in sorted({*usage, *assigned, *charged}):
         place, key = f"{account}, {meter.value}", (account, meter)
@@ -398,6 +396,59 @@ def control_totals(
             found.append(ControlTotal("usage assigned", place, usage.get(key, 0), assigned[key]))
         found.append(ControlTotal("usage charged", place, priced[key], charged[key]))
     return (*found, *_amounts(contract, rated))
+
+
+def _charged(rated: RatedAccount, meters: Collection[Meter]) -> Counter[tuple[str, Meter]]:
+    """The quantities of charges: caps and fees are amounts."""
+    charged: Counter[tuple[str, Meter]] = Counter()
+    for charge in rated.charges:
+        meter = charge.key.meter
+        if charge.key.kind is ChargeKind.USAGE and meter is not None and meter in meters:
+            charged[charge.key.account, meter] += charge.quantity
+    return charged
+
+
+_COUNTED_FACTS: Final = (Meter.VISIT, Meter.STAY, Meter.PASSAGE)
+
+
+def fact_totals(contract: PayerContract, facts: Facts, rated: RatedAccount) -> list[ControlTotal]:
+    """The totals of visits, their time and passages by account: each fact is charged once, by who has the device.
+
+    Driven days are counted, not summed, as active days are.
+    """
+    expected: Counter[tuple[str, Meter]] = Counter()
+    for terms in contract.accounts:
+        if terms.sells_facts:
+            held: dict[TenantDevice, list[tuple[int, int]]] = defaultdict(list)
+            for one in terms.held:
+                held[TenantDevice(one.tenant, one.device)].append((one.begin_us, one.end_us))
+            for meter, moment_us, quantity in _due(facts, held):
+                in_force = [span for span in terms.spans if span.begin_us <= moment_us < span.end_us]
+                is_due = contract.period.start <= moment_of(moment_us) < contract.period.end
+                if is_due and in_force and meter in in_force[0].tariff.sold:
+                    expected[terms.id, meter] += quantity
+    charged = _charged(rated, _COUNTED_FACTS)
+    return [
+        ControlTotal("facts charged", f"{account}, {meter.value}", expected[account, meter], charged[account, meter])
+        for account, meter in sorted({*expected, *charged})
+    ]
+
+
+def _due(facts: Facts, held: Mapping[TenantDevice, Sequence[tuple[int, int]]]) -> Iterator[tuple[Meter, int, int]]:
+    """What an account that has devices at some times owes: meter, moment in microseconds, quantity."""
+    for visit, is_open in (*((one, False) for one in facts.visits), *((one, True) for one in facts.open)):
+        for begin_us, end_us in held.get(TenantDevice(visit.tenant, visit.device), ()):
+            if visit.entered and begin_us <= visit.begin_us < end_us:
+                yield Meter.VISIT, visit.begin_us, 1
+            since_us, until_us = max(begin_us, visit.begin_us), min(end_us, visit.end_us)
+            if since_us < until_us:
+                # an account that gives the device away pays for the visit until then
+                ends = not is_open and begin_us <= visit.charged_us < end_us
+                yield Meter.STAY, visit.charged_us if ends else end_us - 1, (until_us - since_us) // 1_000
+    for passage in facts.passages:
+        for begin_us, end_us in held.get(TenantDevice(passage.tenant, passage.device), ()):
+            if begin_us <= passage.moment_us < end_us:
+                yield Meter.PASSAGE, passage.moment_us, 1
 
 
 def _amounts(contract: PayerContract, rated: RatedAccount) -> Iterable[ControlTotal]:

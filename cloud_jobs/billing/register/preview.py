@@ -102,7 +102,7 @@ def _preview(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingFen
     )
     incomplete = dict(_incomplete(one.certificates, run.now))
     named = dict(sorted(incomplete.items())[:MAX_NAMED])
-    reasons = [] if fences.open_end is None else [fences.open_end]
+    reasons = fences.open_ends(one.contract)
     if more := len(incomplete) - len(named):
         reasons.append(f"{more:,} more devices are incomplete")
     preview = Preview(as_of=run.now, devices=len(one.certificates), incomplete=named, reasons=tuple(reasons))
