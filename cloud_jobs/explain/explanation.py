@@ -98,7 +98,7 @@ def _paid(stage: PoolStage, currencies: Sequence[str]) -> Iterator[tuple[Fractio
         of_price[price.text] = price, of_price.get(price.text, (price, 0))[1] + quantity
     for price, quantity in of_price.values():
         for part, amount in parts_of(price.price, stage.paid.per(price.price.base_per_unit)):
-            yield part * Fraction(quantity, stage.quantity), amount, currencies[price.version]
+            yield part * Fraction(quantity, stage.quantity), amount * price.factor, currencies[price.version]
 
 
 def _text(number: Fraction) -> str:
@@ -335,7 +335,7 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
     """Whether a cell of the charge's device belongs to the charge."""
     if (cell.region, cell.meter) != (key.region, key.meter) or cell.zone != key.zone or cell.version < 0:
         return False
-    price = book.price(cell.version, cell.meter, cell.zone, cell.window)
+    price = book.price(cell.version, cell.meter, cell.zone, cell.window, cell.attributes)
     return price is not None and (price.text, price.tax, price.price.window) == (key.price, key.tax, key.window)
 
 

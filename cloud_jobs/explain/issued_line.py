@@ -14,7 +14,7 @@ from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
-from cloud_jobs.billing.rating.pools import price_text
+from cloud_jobs.billing.rating.pools import price_text, without_factors
 from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.tables import Register
@@ -228,9 +228,10 @@ def _pools_of(contract: PayerContract, key: ChargeKey) -> Iterator[PoolKey]:
     """The pools of the prices that a charge may be of."""
     tariffs = [span.tariff for one in contract.accounts if one.id == key.account for span in one.spans]
     for tariff in tariffs:
-        for price in tariff.prices:
+        for stated in tariff.prices:
+            price = stated.of_zone(key.zone) if key.zone in stated.amounts else stated
             named = tariff.pool_of.get(price.pool_id)
-            if price.meter is key.meter and price_text(price, tariff.currency, named) == key.price:
+            if price.meter is key.meter and price_text(price, tariff.currency, named) == without_factors(key.price):
                 yield price.pool_key(named)
 
 

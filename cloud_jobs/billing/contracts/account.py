@@ -11,6 +11,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from cloud_jobs.billing.billing_period import Cycle
+from cloud_jobs.billing.contracts.attributes import AttributesOfDevice
 from cloud_jobs.billing.contracts.fees import Fees, LocalDay, repeated_ids
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
@@ -223,7 +224,8 @@ def _endpoint(of: Payer | LegalEntity, name: str, profile: Profile) -> tuple[str
 class Assignment(Contract):
     """A device that an account pays for, from `begin` until `end` (excluded; None: no end).
 
-    `name`: what people call the vehicle, such as its number plate; documents print it beside the id.
+    `name`: what people call the vehicle, such as its number plate; documents print it beside the id. `attributes`: what
+    prices depend on; another assignment of the device may state others.
     """
 
     tenant: WireName
@@ -232,6 +234,7 @@ class Assignment(Contract):
     begin: Moment
     end: Moment | None = None
     name: Text | None = None
+    attributes: AttributesOfDevice = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

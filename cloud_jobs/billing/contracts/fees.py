@@ -9,6 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
+from cloud_jobs.billing.contracts.attributes import Selector
 from cloud_jobs.billing.contracts.fields import Contract, Id, SignedAmount, SignedPercent, Text, Vat, Zone
 from cloud_jobs.billing.contracts.prices import Pool, selects
 from cloud_jobs.billing.units import Meter
@@ -49,7 +50,8 @@ class Fee(Contract):
     `name`: printed on documents. `scope`: of the account, or of each of its devices. `begin`, `end` (excluded): local
     days on which it is in force; a fee that is charged once is so in the period that has `begin`. `meters`, `zones`:
     the usage that a per cent is of; (): all. A tariff's amount is in its currency, an account's in the payer's. `vat`:
-    None: that of the usage for a per cent, of what it takes from for a credit, otherwise the payer's.
+    None: that of the usage for a per cent, of what it takes from for a credit, otherwise the payer's. `devices`: only
+    devices with these attributes, while they have them.
     """
 
     id: Id
@@ -64,6 +66,10 @@ class Fee(Contract):
     meters: tuple[Meter, ...] = ()
     zones: tuple[Zone, ...] = ()
     vat: Vat | None = None
+    devices: Selector = Field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.amount, self.percent))
 
     @property
     def is_whole(self) -> bool:
@@ -87,6 +93,8 @@ class Fee(Contract):
             raise ValueError(f"fee {self.id!r} needs either an amount or a percent")
         if self.percent is None and (self.meters or self.zones):
             raise ValueError(f"fee {self.id!r} is an amount; meters and zones choose the usage of a percent")
+        if self.devices and (self.percent is not None or self.scope is Pool.ACCOUNT):
+            raise ValueError(f'fee {self.id!r} selects devices, so it needs an amount and scope = "device"')
         if self.every is Every.ONCE and (self.begin is None or self.end is not None):
             raise ValueError(f"fee {self.id!r} is charged once, on its begin: write a begin and no end")
         if self.begin and self.end and self.end <= self.begin:

@@ -87,7 +87,8 @@ class Contract(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
+    """The text, if documents can print it. Raises ValueError."""
     sign = unprintable(text)
     if sign is not None:
         shown = f" ({sign})" if sign.isprintable() else ""
@@ -191,9 +192,7 @@ WireName = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}
 """A tenant, device or region as batches name it."""
 Zone = Annotated[str, AfterValidator(_zone)]
 """What the id of a fence or gate may be, or ""."""
-Text = Annotated[
-    str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True), AfterValidator(_readable)
-]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True), AfterValidator(readable)]
 Country = Annotated[str, AfterValidator(_country)]
 """ISO 3166-1 alpha-2."""
 Currency = Annotated[str, _checked_by(exponent)]
@@ -246,7 +245,7 @@ class Address(Contract):
 
     line: Text
     city: Text
-    postal_code: Annotated[str, StringConstraints(max_length=32, strip_whitespace=True), AfterValidator(_readable)] = ""
+    postal_code: Annotated[str, StringConstraints(max_length=32, strip_whitespace=True), AfterValidator(readable)] = ""
     country: Country
 
 

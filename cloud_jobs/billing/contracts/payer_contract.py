@@ -19,6 +19,7 @@ from cloud_jobs.billing.contracts.account import (
     missing_for_profile,
     rate_id,
 )
+from cloud_jobs.billing.contracts.attributes import Attributes, attributes_of
 from cloud_jobs.billing.contracts.errors import ContractFault, Named
 from cloud_jobs.billing.contracts.fees import Fee
 from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID, Vat
@@ -42,7 +43,8 @@ from geo.reference.moments import stamp
 class Assigned(NamedTuple):
     """A device of an account within the period, from `begin_us` until `end_us` (excluded; µs since 1970).
 
-    The times of one device never overlap, in whichever accounts. All are on quarters of an hour.
+    The times of one device never overlap, in whichever accounts. All are on quarters of an hour. `attributes`: those
+    that a price or fee of the account names.
     """
 
     tenant: str
@@ -51,6 +53,7 @@ class Assigned(NamedTuple):
     end_us: int
     account: str
     region: str
+    attributes: Attributes = ()
 
     @property
     def of_device(self) -> TenantDevice:
@@ -214,6 +217,8 @@ class PayerParts:
             times = self._of_kind["account"][name].times_within(self._start_us, self._end_us)
             spans = tuple(self._spans(name, versions, assigned))
             fees = tuple(FeeSpan(of.begin_us, one.fees) for of, one in zip(versions, made, strict=True))
+            if any(one.attributes for one in assigned):
+                assigned = tuple(_joined(_with_named(assigned, spans, fees)))
             terms = AccountContract(
                 id=name,
                 name=made[-1].name,
@@ -397,7 +402,18 @@ def _assigned(versions: Sequence[ContractVersion[Any]], made: Sequence[Account])
             begin = max(micros(one.begin), version.begin_us)
             end = min(EVER if one.end is None else micros(one.end), version.end_us)
             if begin < end:
-                yield Assigned(one.tenant, one.device, begin, end, account.id, one.region)
+                attributes = attributes_of(one.attributes)
+                yield Assigned(one.tenant, one.device, begin, end, account.id, one.region, attributes)
+
+
+def _with_named(
+    assigned: Iterable[Assigned], spans: Iterable[TariffSpan], fees: Iterable[FeeSpan]
+) -> Iterator[Assigned]:
+    """With those attributes that something names, so that no other ever matters."""
+    named = {name for span in spans for name in span.tariff.attribute_names}
+    named |= {name for span in fees for fee in span.fees for name in fee.devices}
+    for one in assigned:
+        yield one._replace(attributes=attributes_of({name: of for name, of in one.attributes if name in named}))
 
 
 def _joined(assigned: Iterable[Assigned]) -> list[Assigned]:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from cloud_jobs.billing.contracts.attributes import Factors, Selector, selector_text
 from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Vat, Zone
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones
 
@@ -18,6 +19,7 @@ ANY_ZONE: Final = "*"
 MAX_TIERS: Final = 100
 MAX_MINUTES: Final = 1_440
 """The longest time between two facts that a price can depend on."""
+MAX_AMOUNTS: Final = 100_000
 
 
 class TierMode(StrEnum):
@@ -95,6 +97,7 @@ class PoolKey(NamedTuple):
     pool_id: str
     zone: str = ""
     window: str = ""
+    devices: str = ""
 
 
 class PricePlace(NamedTuple):
@@ -113,6 +116,9 @@ class Price(Contract):
     Each price has its own allowance, tiers and rounding, by device or account and `span`; prices that name a pool of
     the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps. `vat`: None: the
     payer's.
+    `amounts`: unit amounts by zone, instead of `zone` and `unit_amount`. `devices`: only devices with these attributes;
+    of the prices of a place the one that names most of them applies. `times`: attributes by whose numbers the unit
+    amount is multiplied.
 
     A price of a fact (FACTS) applies to each fact by itself. `most`: of a stay, the maximum amount. `direction`: of
     passages, None: both. `after`, `within`: of a passage that follows one of the gate `after` in `within` minutes.
@@ -123,6 +129,7 @@ class Price(Contract):
     window: str = ""
     unit: str
     unit_amount: UnitAmount | None = None
+    amounts: Annotated[dict[Zone, UnitAmount], Field(max_length=MAX_AMOUNTS)] = Field(default_factory=dict)
     tiers: Annotated[tuple[Tier, ...], Field(max_length=MAX_TIERS)] = ()
     tier_mode: TierMode = TierMode.GRADUATED
     allowance: Amount = Decimal(0)
@@ -135,9 +142,21 @@ class Price(Contract):
     after: Zone | None = None
     within: Annotated[int, Field(ge=1, le=MAX_MINUTES)] | None = None
 
+    devices: Selector = Field(default_factory=dict)
+    times: Factors = ()
+
     @property
     def place(self) -> PricePlace:
         return PricePlace(self.meter, self.zone, self.window, self.direction or "", self.after or "")
+
+    @property
+    def zones(self) -> Collection[str]:
+        """The zones that it is for."""
+        return self.amounts or (self.zone,)
+
+    def of_zone(self, zone: str) -> Price:
+        """The price of one zone of `amounts`."""
+        return self.model_copy(update={"zone": zone, "unit_amount": self.amounts[zone], "amounts": {}})
 
     @property
     def base_per_unit(self) -> int:
@@ -158,7 +177,8 @@ class Price(Contract):
         """`named`: the pool of the tariff that it names, if any."""
         if named is not None:
             return PoolKey(named.scope, named.span, self.meter, named.id)
-        return PoolKey(Pool(self.pool), self.span, self.meter, "", self.zone, self.window)
+        devices = selector_text(self.devices)
+        return PoolKey(Pool(self.pool), self.span, self.meter, "", self.zone, self.window, devices)
 
     @model_validator(mode="after")
     def _of_its_meter(self) -> Self:
@@ -166,9 +186,11 @@ class Price(Contract):
         if self.unit not in measure.sale_units:
             units = " or ".join(repr(unit) for unit in measure.sale_units)
             raise ValueError(f"{self.meter} is sold by {units}, not by {self.unit!r}")
-        if measure.zones is MeterZones.NONE and self.zone:
-            raise ValueError(f"{self.meter} is metered for the whole device; leave out zone {self.zone!r}")
-        if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} and not self.zone:
+        if self.amounts and self.zone:
+            raise ValueError(f"amounts have zones of their own; leave out zone {self.zone!r}")
+        if measure.zones is MeterZones.NONE and (zone := next(filter(None, self.zones), None)):
+            raise ValueError(f"{self.meter} is metered for the whole device; leave out zone {zone!r}")
+        if measure.zones in {MeterZones.INSIDE, MeterZones.GATES} and not all(self.zones):
             what = "gate" if measure.zones is MeterZones.GATES else "zone"
             raise ValueError(f'{self.meter} is of a {what}: name its zone, or write "*" for every one')
         if self.meter is Meter.ACTIVE_DAY and self.window:
@@ -205,8 +227,8 @@ class Price(Contract):
 
     @model_validator(mode="after")
     def _one_amount_or_tiers(self) -> Self:
-        if (self.unit_amount is None) == (not self.tiers):
-            raise ValueError("a price has either a unit_amount or tiers" + (", not both" if self.tiers else ""))
+        if (self.unit_amount is not None) + bool(self.tiers) + bool(self.amounts) != 1:
+            raise ValueError("a price has either a unit_amount, or tiers, or amounts by zone")
         if not self.tiers:
             if self.tier_mode is TierMode.VOLUME:
                 raise ValueError("tier_mode is for prices with tiers, and this one has none")
@@ -226,7 +248,9 @@ class Price(Contract):
 
     def __str__(self) -> str:
         zone = {"": "outside", ANY_ZONE: "in any zone"}.get(self.zone, f"in zone {self.zone!r}")
+        zone = f"in {len(self.amounts)} zones" if self.amounts else zone
+        devices = f" for {selector_text(self.devices)}" if self.devices else ""
         where = "" if MEASURE_OF[self.meter].zones is MeterZones.NONE else f" {zone}"
         window = f" in window {self.window!r}" if self.window else ""
         after = f" after gate {self.after!r}" if self.after else ""
-        return f"{self.meter}{where}{window}" + (f" {self.direction}" if self.direction else "") + after
+        return f"{self.meter}{where}{window}" + (f" {self.direction}" if self.direction else "") + after + devices

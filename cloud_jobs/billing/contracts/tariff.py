@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from decimal import Decimal
 from functools import cached_property
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from cloud_jobs.billing.contracts.attributes import may_both_select
 from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
 from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Vat, Zone, decimals_of
 from cloud_jobs.billing.contracts.prices import (
@@ -30,6 +31,7 @@ from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones, expon
 from geo.reference.moments import Moment
 
 MAX_PRICES: Final = 10_000
+MAX_PRICES_OF_A_PLACE: Final = 200
 MAX_WINDOWS: Final = 100
 MAX_CAPS: Final = 100
 MAX_POOLS: Final = 100
@@ -91,10 +93,10 @@ _WITHOUT_ZONES: Final = frozenset(meter for meter, measure in MEASURE_OF.items()
 
 def _may_be_under(cap: Cap, price: Price) -> bool:
     """Whether a cap is for some of the usage that a price is for."""
-    if cap.covers(price.meter, price.zone, price.window):
+    if any(cap.covers(price.meter, zone, price.window) for zone in price.zones):
         return True
     # the price of any zone is that of the zones of the cap, too
-    return price.zone == ANY_ZONE and any(cap.covers(price.meter, zone, price.window) for zone in cap.zones if zone)
+    return ANY_ZONE in price.zones and any(cap.covers(price.meter, zone, price.window) for zone in cap.zones if zone)
 
 
 def _is_among(zone: str, zones: Collection[str]) -> bool:
@@ -160,6 +162,12 @@ class Tariff(Contract):
             raise ValueError("; ".join(faults))
         return self
 
+    @cached_property
+    def attribute_names(self) -> frozenset[str]:
+        """The attributes of devices that a price or a fee names."""
+        named = {name for price in self.prices for name in (*price.devices, *price.times)}
+        return frozenset(named.union(*(fee.devices for fee in self.fees)))
+
     def _window_faults(self) -> Iterator[str]:
         yield from repeated_ids("windows", (window.id for window in self.windows))
         yield from overlaps_of(self.windows)
@@ -169,11 +177,7 @@ class Tariff(Contract):
 
     def _price_faults(self) -> Iterator[str]:
         windows = {"": True} | {window.id: window.is_on_quarters for window in self.windows}
-        placed: dict[PricePlace, int] = {}
         for number, price in enumerate(self.prices):
-            first = placed.setdefault(price.place, number)
-            if first != number:
-                yield f"prices.{first} and prices.{number} are both for {price}"
             if price.window not in windows:
                 yield f"prices.{number} is for window {price.window!r}, which the tariff does not have"
             elif not windows[price.window] and not MEASURE_OF[price.meter].is_of_facts:
@@ -184,25 +188,45 @@ class Tariff(Contract):
             if price.meter in self.not_sold:
                 yield f"prices.{number} is for {price.meter}, which is in not_sold"
         yield from self._pool_faults()
-        yield from self._gap_faults(placed)
+        yield from self._rivals()
+        yield from self._gap_faults()
 
-    def _gap_faults(self, placed: Mapping[PricePlace, int]) -> Iterator[str]:
+    def _gap_faults(self) -> Iterator[str]:
         """A price for a window, a direction or a pair of gates needs one for what it leaves out."""
+        special = [price for price in self.prices if price.window or price.direction or price.after]
         general = defaultdict[tuple[Meter, str], set[str]](set)
-        for place in placed:
-            if not place.window and not place.after:
-                general[place.meter, place.zone].add(place.direction)
-        for place, number in placed.items():
-            meter, zone, window, direction, after = place
-            if not (window or direction or after):
+        for price in self.prices if special else ():
+            for zone in () if price.window or price.after else price.zones:
+                general[price.meter, zone].add(price.direction or "")
+        for price in special:
+            for zone in price.zones:
+                # "*" does not apply outside all zones
+                default = ANY_ZONE if zone and MEASURE_OF[price.meter].zones is not MeterZones.NONE else zone
+                there = general.get((price.meter, zone), set()) | general.get((price.meter, default), set())
+                if "" not in there and not there.issuperset(Direction):
+                    directed = "in the other direction" if price.direction else "for it alone"
+                    free = "" if price.window else "; write unit_amount = 0 for what is free"
+                    yield f"{price} has a price, and none {'outside its windows' if price.window else directed}{free}"
+                    break
+
+    def _rivals(self) -> Iterator[str]:
+        """Prices of one place of which neither is for fewer devices."""
+        placed: defaultdict[PricePlace, list[int]] = defaultdict(list)
+        tables: defaultdict[PricePlace, list[int]] = defaultdict(list)
+        for number, price in enumerate(self.prices):
+            (tables if price.amounts else placed)[price.place].append(number)
+        for numbers in (*placed.values(), *tables.values()):
+            if len(numbers) > MAX_PRICES_OF_A_PLACE:
+                yield f"{len(numbers)} prices are for {self.prices[numbers[0]]}; at most {MAX_PRICES_OF_A_PLACE} may be"
                 continue
-            # "*" does not apply outside all zones
-            default = ANY_ZONE if zone and MEASURE_OF[meter].zones is not MeterZones.NONE else zone
-            there = general.get((meter, zone), set()) | general.get((meter, default), set())
-            if "" not in there and not there.issuperset(Direction):
-                left = "outside its windows" if window else "in the other direction" if direction else "for it alone"
-                free = "" if window else "; write unit_amount = 0 for what is free"
-                yield f"{self.prices[number]} has a price, and none {left}{free}"
+            of_place = self.prices[numbers[0]]
+            more = () if of_place.amounts else tables.get(of_place.place._replace(zone=""), ())
+            for first, number in (*combinations(numbers, 2), *product(numbers, more)):
+                one, other = self.prices[first], self.prices[number]
+                alike = len(one.devices) == len(other.devices) and may_both_select(one.devices, other.devices)
+                if alike and not {*one.zones}.isdisjoint(other.zones):
+                    which = "; a device may match both" if one.devices != other.devices else ""
+                    yield f"prices.{first} and prices.{number} are both for {other}{which}"
 
     def _pool_faults(self) -> Iterator[str]:
         """Prices of one pool may differ in amounts, but not in meter and step."""
@@ -247,8 +271,8 @@ class Tariff(Contract):
                 yield f"caps.{number} names a meter twice"
             if cap.span is Span.DAY:
                 # tiers and allowances are of the whole period, so a single day has no cost
-                capped = (price for price in self.prices if _may_be_under(cap, price))
-                for price in islice((price for price in capped if self._is_uneven(price)), 1):
+                uneven = (price for price in self.prices if self._is_uneven(price))
+                for price in islice((price for price in uneven if _may_be_under(cap, price)), 1):
                     what = "tiers" if price.tiers else "a step" if price.step else "an allowance"
                     yield (
                         f"caps.{number} is by day, and the price for {price} has {what}; cap the period, or give the "

@@ -41,7 +41,7 @@ class Calendar(Contract):
     id: Id
     effective_from: Moment
     holidays: Annotated[tuple[LocalDay, ...], Field(max_length=MAX_HOLIDAYS)] = ()
-    seasons: Annotated[dict[Id, tuple[Days, ...]], Field(default_factory=dict, max_length=MAX_SEASONS)]
+    seasons: Annotated[dict[Id, tuple[Days, ...]], Field(max_length=MAX_SEASONS)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_season_a_day(self) -> Self:

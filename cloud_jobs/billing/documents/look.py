@@ -116,6 +116,8 @@ class Language:
             parts = [self._of_unit(found["amounts"], currency, unit)]
         else:
             parts = [self.say(f"price.{found['mode']}", tiers="; ".join(map(self._tier, tiers_of(found["amounts"]))))]
+        for number, name in _FACTOR.findall(found["factors"]):
+            parts[-1] += f" × {self.number(number)} ({name})"
         if found["step"]:
             parts.append(self.say("price.step", quantity=self.number(found["step"]), unit=unit))
         if found["free"]:
@@ -134,6 +136,8 @@ class Language:
             yield self.say("price.pool", name=found["pool"])
         if found["by"]:
             yield self.say(f"price.by_{found['by']}")
+        if found["devices"]:
+            yield self.say("price.devices", attributes=found["devices"])
 
     def _cap(self, found: re.Match[str]) -> Iterator[str]:
         whom = f"price.cap_{found['span']}_{'device' if 'device' in found['whom'] else 'account'}"
@@ -191,16 +195,18 @@ class Language:
 _NUMBER: Final = r"\d+(?:\.\d+)?"
 _PRICE: Final = re.compile(
     rf"(?:(?P<mode>graduated|volume) )?(?P<amounts>{_NUMBER}(?: to {_NUMBER})?(?:, {_NUMBER}(?: to {_NUMBER})?)*)"
-    rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?:, in started steps of (?P<step>{_NUMBER}))?"
+    rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?P<factors>(?: x {_NUMBER} \([a-z0-9._-]+\))*)"
+    rf"(?:, in started steps of (?P<step>{_NUMBER}))?"
     rf"(?:, the first (?P<free>{_NUMBER}) \w+ free)?"
     r"(?:, pooled by (?P<pooled>account|all accounts))?(?:, pool (?P<pool>[a-z0-9._-]+))?"
-    r"(?:, by (?P<by>day|week|year))?"
+    r"(?:, by (?P<by>day|week|year))?(?:, for (?P<devices>.+))?"
 )
 _CAP: Final = re.compile(
     rf"at most (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>day|period|year)"
     r" (?P<whom>for each device|for the account) \((?P<meters>[a-z, ]+)\)"
     r"(?:, only (?P<zones>.+?))?(?:, in window (?P<windows>.+))?"
 )
+_FACTOR: Final = re.compile(rf" x ({_NUMBER}) \(([a-z0-9._-]+)\)")
 _DAYS: Final = r"(?:, (?P<days>\d+) of (?P<all>\d+) days)?"
 _MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>period|year){_DAYS}")
 _FEE: Final = re.compile(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import AccountContract, Assigned, PayerContract, TariffSpan, Window
+from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.contracts.windows import MINUTES_OF_A_DAY, Calendar
 from cloud_jobs.billing.errors import BillingError
@@ -253,6 +254,7 @@ class Holder(NamedTuple):
     tenant: str
     device: str
     region: str
+    attributes: Attributes
 
 
 class HoldingMatch(NamedTuple):
@@ -265,8 +267,9 @@ class HoldingMatch(NamedTuple):
 class Holdings:
     """The device assignments of some payers, as arrays in the order of device and time. Raises BillingError.
 
-    `holder`: account, device and region. `owner`: account and device. `timetable`: number of the account's timetable.
-    `sells_inferred`: whether the account has a price for inferred entries. `payer_of`: payer number of each holder.
+    `holder`: account, device, region and attributes. `owner`: account and device. `timetable`: number of the account's
+    timetable. `sells_inferred`: whether the account has a price for inferred entries. `payer_of`: payer number of
+    each holder.
     """
 
     def __init__(self, contracts: Sequence[PayerContract]) -> None:
@@ -306,7 +309,7 @@ class Holdings:
 
     def _row(self, payer: int, one: Assigned, timetable: int) -> tuple[int, int, int, int, int, int]:
         device = self.devices.setdefault(one.of_device, len(self.devices))
-        holder = payer, Holder(one.account, one.tenant, one.device, one.region)
+        holder = payer, Holder(one.account, one.tenant, one.device, one.region, one.attributes)
         owner = payer, one.account, one.of_device
         if holder not in self.holders:
             self.holders[holder] = len(self.holders)
@@ -535,6 +538,7 @@ def _append(
         zones = [""] * len(zones)
     add = [found[payer].cells.append for payer in payer_of]
     for holder, zone, slot, quantity in zip(*(array.tolist() for array in numbers), strict=True):
-        account, tenant, device, region = holders[holder]
+        account, tenant, device, region, attributes = holders[holder]
         day, window, version = slots[slot]
-        add[holder](Cell(account, tenant, device, region, meter, zones[zone], day, window, version, quantity))
+        of = account, tenant, device, region, meter, zones[zone], day, window, version, quantity, attributes
+        add[holder](Cell(*of))

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory, tax_text
+from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, round_ratio
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 
@@ -25,7 +26,7 @@ class Cell(NamedTuple):
 
     `zone`: "" outside all zones and for meters without zones; the gate of a crossing. `day`: local day; None if the
     account's tariff has no daily cap. `window`: "" for none, and for active days. `version`: position of the account's
-    tariff version, from 0; -1 before the first.
+    tariff version, from 0; -1 before the first. `attributes`: of the device, those that a price names.
     """
 
     account: str
@@ -38,6 +39,7 @@ class Cell(NamedTuple):
     window: str
     version: int
     quantity: int
+    attributes: Attributes = ()
 
 
 class MeteredRows(NamedTuple):

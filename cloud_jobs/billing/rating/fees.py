@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import AccountContract, Fee, PayerContract, Pool, Proration
+from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration
+from cloud_jobs.billing.contracts.attributes import matches, selector_text
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
@@ -41,7 +42,8 @@ def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool
         meters = ", ".join(sorted(meter.value for meter in fee.meters)) or "all usage"
         terms = f"{number_text(fee.percent or Decimal(0))} % of {meters}"
     device = ", for each device" if fee.scope is Pool.DEVICE else ""
-    zones = f", only {zones_text(fee.zones)}" if fee.zones else ""
+    only = zones_text(fee.zones) if fee.zones else selector_text(fee.devices)
+    zones = f", only {only}" if only else ""
     return f"{fee.name}: {terms}{device}{days_text(days)}{f', {LIMITED}' if is_limited else ''}{zones}"
 
 
@@ -192,8 +194,12 @@ def fees_due(
         fee, is_percent, rounded = agreed.fee, agreed.fee.percent is not None, dict[tuple[int, int], int]()
         usage = _usage_of(fee, charges, kept) if is_percent else {}
         if fee.scope is Pool.DEVICE:
-            devices = devices or _devices(terms, contract.period)
-        for scope, (region, days) in (devices if fee.scope is Pool.DEVICE else account).items():
+            devices = devices or _devices(terms.assigned, contract.period)
+        of_fee = devices if fee.scope is Pool.DEVICE else account
+        if fee.devices:
+            chosen = [one for one in terms.assigned if matches(fee.devices, one.attributes)]
+            of_fee = _devices(chosen, contract.period)
+        for scope, (region, days) in of_fee.items():
             charged = len(agreed.days & days)
             if charged and (not is_percent or usage.get(scope)):
                 # usage is only from days on which device and account are there
@@ -235,10 +241,10 @@ def _ends_of(period: BillingPeriod) -> tuple[int, int]:
     return quarter_number(period.start) * QUARTER_US, quarter_number(period.end) * QUARTER_US
 
 
-def _devices(terms: AccountContract, period: BillingPeriod) -> dict[Scope, tuple[str, Days]]:
-    """Region and days of each device of the account, in order."""
+def _devices(assigned: Iterable[Assigned], period: BillingPeriod) -> dict[Scope, tuple[str, Days]]:
+    """Region and days of each device, in order."""
     found: dict[Scope, tuple[str, Days]] = {}
-    for one in sorted(terms.assigned):
+    for one in sorted(assigned):
         scope, days = (one.tenant, one.device), days_within(period, one.begin_us, one.end_us)
         region, before = found.get(scope, (one.region, frozenset()))
         found[scope] = min(region, one.region), before | days

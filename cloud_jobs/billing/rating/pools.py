@@ -8,12 +8,14 @@ stage's average. A price with a step has started steps: the units of the pool ar
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
+from hashlib import sha256
 from itertools import groupby, product
 from math import ceil, lcm
 from typing import Final, NamedTuple
@@ -32,6 +34,7 @@ from cloud_jobs.billing.contracts import (
     TariffSpan,
     TierMode,
 )
+from cloud_jobs.billing.contracts.attributes import Attributes, attributes_text, factor_of, matches, selector_text
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, exponent, round_ratio
@@ -107,21 +110,30 @@ def number_text(value: Decimal, digits: int = 0) -> str:
 _POOLED: Final = {Pool.DEVICE: "", Pool.ACCOUNT: ", pooled by account", Pool.TREE: ", pooled by all accounts"}
 
 
-def price_text(price: Price, currency: str, named: NamedPool | None = None) -> str:
+def price_text(
+    price: Price, currency: str, named: NamedPool | None = None, attributes: Attributes | None = None
+) -> str:
     """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km, by year`.
 
     `0.05 EUR/each, in started steps of 100`; `3.00 EUR/h, the first 0.5 h free, for each visit, at most 20.00 EUR`;
     `1.00 EUR/each, forward, after gate north within 30 minutes`. `named`: the pool of the tariff that it names.
+    `0.0228 CHF/km x 40 (weight), for class hgv`. `attributes`: those of the device; None: only the names of factors.
     """
     digits = exponent(currency)
     if price.unit_amount is not None:
         amounts = number_text(price.unit_amount, digits)
+    elif price.amounts:
+        amounts = f"{len(price.amounts)} amounts"
     else:
         tiers = ", ".join(
             number_text(tier.unit_amount, digits) + ("" if tier.up_to is None else f" to {number_text(tier.up_to)}")
             for tier in price.tiers
         )
         amounts = f"{price.tier_mode.value} {tiers}"
+    factors = ""
+    for name in price.times:
+        number = factor_of(attributes, name) if attributes is not None else None
+        factors += f" x {name}" if number is None else f" x {number_text(number)} ({name})"
     step = f", in started steps of {number_text(price.step)}" if price.step else ""
     pool, (allowance, unit) = (
         price.pool_key(named),
@@ -135,7 +147,13 @@ def price_text(price: Price, currency: str, named: NamedPool | None = None) -> s
     fact = f"{visit}{most}{direction}{after}"
     shared = f", pool {pool.pool_id}" if pool.pool_id else ""
     span = "" if pool.span is Span.CYCLE else f", by {pool.span}"
-    return f"{amounts} {currency}/{price.unit}{step}{free}{fact}{_POOLED[pool.scope]}{shared}{span}"
+    devices = f", for {selector_text(price.devices)}" if price.devices else ""
+    return f"{amounts} {currency}/{price.unit}{factors}{step}{free}{fact}{_POOLED[pool.scope]}{shared}{span}{devices}"
+
+
+def without_factors(text: str) -> str:
+    """The text of a price with the names of its factors instead of a device's numbers."""
+    return re.sub(r" x [\d.]+ \(([a-z0-9._-]+)\)", r" x \1", text)
 
 
 def cap_text(cap: Cap, currency: str) -> str:
@@ -163,7 +181,8 @@ class RatedPrice:
 
     `version`: the first of consecutive versions with this price. `terms`: equal for versions in which all prices of the
     pool are equal. `worth`: minor units of the payer's currency for one unit of the tariff's currency. `flat`: minor
-    units for one base unit, for a price without tiers and step. `allowance`: in base units.
+    units for one base unit, for a price without tiers and step. `allowance`: in base units. `factor`: of the
+    device's attributes, contained in worth and flat.
     """
 
     price: Price
@@ -175,6 +194,7 @@ class RatedPrice:
     worth: Fraction
     flat: Exact | None
     allowance: Exact
+    factor: Decimal = Decimal(1)
 
     @property
     def by_day(self) -> Exact | None:
@@ -207,7 +227,7 @@ class RatedPrice:
         amount = round_ratio(*self.exact_minor(quantity))
         if self.price.most is None:
             return amount
-        most = Fraction(self.price.most) * self.worth
+        most = Fraction(self.price.most) * self.worth / Fraction(self.factor or 1)
         return min(amount, round_ratio(most.numerator, most.denominator))
 
     def in_steps(self, paid: Fraction) -> Fraction:
@@ -394,8 +414,17 @@ def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
 
 MAX_BOOKS: Final = 4096
 """Cached price books."""
+_EXACT: Final = Context(prec=100)
 MAX_FOUND: Final = 65_536
 """Cached look-ups of one book."""
+
+
+_TABLES: Final = "\n"
+"""Stands for the zone of prices that have amounts by zone; no zone has this id."""
+
+
+class MissingFactor(BillingError):
+    """A price is multiplied by an attribute that the device does not have, or that is no number."""
 
 
 class PriceBook:
@@ -405,16 +434,16 @@ class PriceBook:
         self.spans = tariffs
         self.tariffs = tuple(one.tariff for one in tariffs)
         self.worths = tuple(worth_of(tariff.currency, contract) for tariff in self.tariffs)
-        self._listed: list[dict[PricePlace, RatedPrice]] = []
-        terms: dict[object, int] = {}
+        self._listed: list[Mapping[PricePlace, Sequence[RatedPrice]]] = []
+        self._terms: dict[object, int] = {}
         for version, (tariff, worth) in enumerate(zip(self.tariffs, self.worths, strict=True)):
             before = self._listed[-1] if self._listed else {}
-            self._listed.append(_rated(version, tariff, worth, terms, before, tax=contract.payer.vat.tax))
-        # all daily amounts are integer multiples of 1/parts of a minor unit
-        self.parts = lcm(
-            *(price.flat.denominator for listed in self._listed for price in listed.values() if price.flat)
-        )
-        self._found: dict[tuple[int, PricePlace], RatedPrice | None] = {}
+            tax = contract.payer.vat.tax
+            self._listed.append(_rated(version, tariff, worth, self._terms, before, tax=tax))
+        # daily amounts are integer multiples of 1/parts of a minor unit, but for factors and amounts by zone
+        prices = (price for listed in self._listed for of_place in listed.values() for price in of_place)
+        self.parts = lcm(*(price.flat.denominator for price in prices if price.flat))
+        self._found: dict[tuple[int, Meter, str, str, Attributes, tuple[str, str]], RatedPrice | None] = {}
         self.includes_tax = any(tariff.includes_tax for tariff in self.tariffs)
         self.capped_by_day = [any(cap.span is Span.DAY for cap in tariff.caps) for tariff in self.tariffs]
 
@@ -423,35 +452,79 @@ class PriceBook:
         return meter in self.tariffs[version].sold
 
     def price(
-        self, version: int, meter: Meter, zone: str, window: str, passed: tuple[str, str] = ("", "")
+        self,
+        version: int,
+        meter: Meter,
+        zone: str,
+        window: str,
+        attributes: Attributes = (),
+        *,
+        passed: tuple[str, str] = ("", ""),
     ) -> RatedPrice | None:
         """The price that applies: after this gate or else by itself, of the zone or else of ANY_ZONE, in the window or
-        else in none, in the direction or else in both.
+        else in none, in the direction or else in both; of the prices of such a place, the one that names most of the
+        device's attributes.
 
         `passed`: the direction of a passage, and the gate before. ANY_ZONE does not include "" (outside all zones).
-        None is an error if the meter is sold elsewhere.
+        None is an error if the meter is sold elsewhere. Raises MissingFactor.
         """
-        of = version, PricePlace(meter, zone, window, *passed)
+        of = version, meter, zone, window, attributes, passed
         found = self._found.get(of)
         if found is None and of not in self._found:
             if len(self._found) >= MAX_FOUND:
                 self._found.clear()
-            found = self._found[of] = self._look_up(*of)
+            found = self._found[of] = self._look_up(version, PricePlace(meter, zone, window, *passed), attributes)
         return found
 
-    def _look_up(self, version: int, place: PricePlace) -> RatedPrice | None:
-        listed, (meter, zone, *rest) = self._listed[version], place
+    def _look_up(self, version: int, used: PricePlace, attributes: Attributes) -> RatedPrice | None:
+        listed, (meter, zone, *rest) = self._listed[version], used
         zones = (zone, ANY_ZONE) if zone or meter in WITHOUT_ZONE else (zone,)
-        window, direction, after = ((one, "") if one else ("",) for one in rest)
-        found = (
-            listed.get(PricePlace(meter, of[1], of[2], of[3], of[0])) for of in product(after, zones, window, direction)
-        )
-        return next((one for one in found if one is not None), None)
+        windows, directions, gates = ((one, "") if one else ("",) for one in rest)
+        for gate, at, window, direction in product(gates, zones, windows, directions):
+            place = PricePlace(meter, at, window, direction, gate)
+            tables = (one for one in listed.get(place._replace(zone=_TABLES), ()) if at in one.price.amounts)
+            here = [one for one in (*listed.get(place, ()), *tables) if matches(one.price.devices, attributes)]
+            if here:
+                found = max(here, key=lambda one: len(one.price.devices))
+                return self._multiplied(self._of_zone(found, at, version), attributes)
+        return None
 
-    def gap(self, version: int, meter: Meter, zone: str, window: str, used: str) -> BillingError:
+    def _of_zone(self, found: RatedPrice, zone: str, version: int) -> RatedPrice:
+        """The price of one zone of a table: made when it is needed, because a table may have very many."""
+        if not found.price.amounts:
+            return found
+        tariff, price = self.tariffs[version], found.price.of_zone(zone)
+        named = tariff.pool_of.get(price.pool_id)
+        texts = price_text(price, tariff.currency, named), found.tax
+        own = (price.pool_key(named), (zone, price.window, *texts, ""))
+        terms = found.terms if named else self._terms.setdefault(own, len(self._terms))
+        return _prepared(price, named, texts, (version, terms, found.worth))
+
+    def _multiplied(self, found: RatedPrice, attributes: Attributes) -> RatedPrice:
+        if not found.price.times:
+            return found
+        factor = Decimal(1)
+        for name in found.price.times:
+            of_name = factor_of(attributes, name)
+            if of_name is None:
+                raise MissingFactor(
+                    f"the price {found.text!r} is multiplied by attribute {name!r}, and the device has "
+                    f"{attributes_text(attributes)}; state a number in its assignment"
+                )
+            factor = _EXACT.multiply(factor, of_name)
+        numerator, denominator = factor.as_integer_ratio()
+        flat = found.flat and Exact(found.flat.numerator * numerator, found.flat.denominator * denominator)
+        tariff = self.tariffs[found.version]
+        text = price_text(found.price, tariff.currency, tariff.pool_of.get(found.price.pool_id), attributes)
+        return replace(found, text=text, factor=factor, worth=found.worth * Fraction(factor), flat=flat)
+
+    def gap(
+        self, version: int, meter: Meter, zone: str, window: str, *, used: str, attributes: Attributes
+    ) -> BillingError:
         """A gap in the price list, which is never free. `used`: by which device, and when."""
         where = f"zone {zone!r}" if zone else "outside all zones"
         when, anywhere = f", window {window!r}" if window else "", ", or one for zone '*'" if zone else ""
+        when += f", devices with {attributes_text(attributes)}" if self.tariffs[version].attribute_names else ""
         return BillingError(
             f"tariff {self.tariffs[version].id!r} has no price of {meter.value} for {where}{when}, where {used}; "
             f"publish a version with one{anywhere}"
@@ -495,35 +568,43 @@ def _rated(
     tariff: Tariff,
     worth: Fraction,
     terms: dict[object, int],
-    before: Mapping[PricePlace, RatedPrice],
+    before: Mapping[PricePlace, Sequence[RatedPrice]],
     *,
     tax: str,
-) -> dict[PricePlace, RatedPrice]:
+) -> Mapping[PricePlace, Sequence[RatedPrice]]:
     """The prices of a version by meter, zone and window. `tax`: of prices that state none.
 
     `terms` numbers the sets of prices of a pool. A price whose pool did not change is the object of `before`.
     """
     of_pool: defaultdict[PoolKey, list[tuple[str, ...]]] = defaultdict(list)
-    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, str, str]]()
+    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, tuple[str, str]]]()
     for price in tariff.prices:
         named = pools.get(price.pool_id)
-        taxed = price.vat.tax if price.vat else tax
-        stated.append((price, named, price.pool_key(named), price_text(price, tariff.currency, named), taxed))
-    for price, _, pool, *texts in stated:
-        of_pool[pool].append((price.zone, price.window, *texts))
+        texts = price_text(price, tariff.currency, named), price.vat.tax if price.vat else tax
+        stated.append((price, named, price.pool_key(named), texts))
+    for price, named, pool, texts in stated:
+        if named or not price.amounts:
+            amounts = sha256(repr(sorted(price.amounts.items())).encode()).hexdigest() if price.amounts else ""
+            of_pool[pool].append((price.zone, price.window, *texts, amounts))
     number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
-    found = {}
-    for price, named, pool, text, taxed in stated:
-        place = price.place
-        was = before.get(place)
-        if was is not None and was.terms == number[pool]:
-            found[place] = was
-            continue
-        flat = None
-        if price.unit_amount is not None and price.step is None:
-            flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
-        units, unit = (named.allowance, named.unit) if named else (price.allowance, price.unit)
-        base = MEASURE_OF[price.meter].sale_units[unit].base_per_unit if units else 0
-        allowance = Exact(*(Fraction(units) * base).as_integer_ratio())
-        found[place] = RatedPrice(price, text, taxed, pool, version, number[pool], worth, flat, allowance)
+    found: defaultdict[PricePlace, list[RatedPrice]] = defaultdict(list)
+    for price, named, pool, texts in stated:
+        place = price.place._replace(zone=_TABLES) if price.amounts else price.place
+        # each zone of a table has a pool of its own
+        own = number[pool] if named or not price.amounts else -1
+        was = [one for one in before.get(place, ()) if one.terms == own >= 0 and one.price.devices == price.devices]
+        found[place] += was or [_prepared(price, named, texts, (version, own, worth))]
     return found
+
+
+def _prepared(
+    price: Price, named: NamedPool | None, texts: tuple[str, str], of: tuple[int, int, Fraction]
+) -> RatedPrice:
+    """`texts`: of the price and its tax. `of`: version, terms and worth."""
+    (version, terms, worth), flat = of, None
+    if price.unit_amount is not None and price.step is None:
+        flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
+    units, unit = (named.allowance, named.unit) if named else (price.allowance, price.unit)
+    base = MEASURE_OF[price.meter].sale_units[unit].base_per_unit if units else 0
+    allowance = Exact(*(Fraction(units) * base).as_integer_ratio())
+    return RatedPrice(price, *texts, price.pool_key(named), version, terms, worth, flat, allowance)

@@ -34,6 +34,7 @@ from cloud_jobs.billing.rating.facts import Facts, rows_of_facts
 from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, Scope, UsePlace, fees_due, minimum_fee
 from cloud_jobs.billing.rating.pools import (
     Exact,
+    MissingFactor,
     Place,
     PriceBook,
     PriceBooks,
@@ -81,7 +82,7 @@ class AccountRating:
 
     def add(self, cell: Cell) -> None:
         """Raises BillingError."""
-        _, tenant, device, region, meter, zone, day, window, version, quantity = cell
+        _, tenant, device, region, meter, zone, day, window, version, quantity, attributes = cell
         assert quantity >= 0, cell
         if not quantity:
             return
@@ -91,11 +92,15 @@ class AccountRating:
                 f"{self._first_hour(cell).isoformat()} or later; publish a version that is effective then"
             )
         book = self.book
-        price = book.price(version, meter, zone, window)
+        try:
+            price = book.price(version, meter, zone, window, attributes)
+        except MissingFactor as error:
+            raise BillingError(f"device {device!r} of account {self.account!r}: {error}") from None
         if price is None:
             if book.sells(version, meter):
                 since = self._first_hour(cell).isoformat()
-                raise book.gap(version, meter, zone, window, f"{device!r} was in the hour of {since} or later")
+                used = f"{device!r} was in the hour of {since} or later"
+                raise book.gap(version, meter, zone, window, used=used, attributes=attributes)
             return
         pool = price.pool
         of_whom = (tenant, device) if pool.scope is Pool.DEVICE else ("", "")
@@ -162,7 +167,11 @@ class AccountRating:
                 "step: the cost of a single day is undefined"
             )
         use = DayUse(place, cell.day)
-        self.days[use] += cell.quantity * each.numerator * (self.book.parts // each.denominator)
+        if self.book.parts % each.denominator:
+            # a factor, or an amount of a price table
+            self.days[use] += Fraction(cell.quantity * each.numerator * self.book.parts, each.denominator)
+        else:
+            self.days[use] += cell.quantity * each.numerator * (self.book.parts // each.denominator)
 
     def _capping(self, place: UsePlace, day: date, version: int) -> Tariff | None:
         """The tariff that caps a place on a day, if any."""

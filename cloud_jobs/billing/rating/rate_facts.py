@@ -16,11 +16,13 @@ from typing import Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Dearest, PayerContract, TariffSpan, Window
+from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.contracts.windows import MINUTES_OF_A_DAY
+from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, Slot, local_times
 from cloud_jobs.billing.rating.facts import Facts, Passage, Visit
-from cloud_jobs.billing.rating.pools import Place, PriceBook, RatedPrice
+from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, RatedPrice
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
@@ -158,7 +160,7 @@ class _Pricing:
     """`held`: the times in which the account has each device."""
 
     def __init__(self, terms: AccountContract, book: PriceBook, timeline: Timeline) -> None:
-        self._book, self._timeline = book, timeline
+        self._book, self._timeline, self._account = book, timeline, terms.id
         self.held = defaultdict[TenantDevice, list[tuple[int, int]]](list)
         for one in terms.held:
             self.held[TenantDevice(one.tenant, one.device)].append((one.begin_us, one.end_us))
@@ -181,11 +183,29 @@ class _Pricing:
         self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage, passed: tuple[str, str] = ("", "")
     ) -> RatedPrice | None:
         """None: the meter is not sold."""
-        price = self._book.price(slot.version, meter, _place(fact), slot.window, passed)
+        price = self._look_up(meter, slot, moment_us, fact, passed)
         if price is None and self._book.sells(slot.version, meter):
-            used = f"{fact.device!r} was at {stamp(moment_of(moment_us))}"
-            raise self._book.gap(slot.version, meter, _place(fact), slot.window, used)
+            used, attributes = (
+                f"{fact.device!r} was at {stamp(moment_of(moment_us))}",
+                self._attributes(fact, moment_us),
+            )
+            raise self._book.gap(slot.version, meter, _place(fact), slot.window, used=used, attributes=attributes)
         return price
+
+    def _look_up(
+        self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage, passed: tuple[str, str]
+    ) -> RatedPrice | None:
+        attributes = self._attributes(fact, moment_us)
+        try:
+            return self._book.price(slot.version, meter, _place(fact), slot.window, attributes, passed=passed)
+        except MissingFactor as error:
+            raise BillingError(f"device {fact.device!r} of account {self._account!r}: {error}") from None
+
+    def _attributes(self, fact: Visit | Passage, moment_us: int) -> Attributes:
+        """Those of a moment; before the period, the first ones in it."""
+        assigned = self._assigned[TenantDevice(fact.tenant, fact.device)]
+        first = assigned[0].attributes if assigned else ()
+        return next((one.attributes for one in reversed(assigned) if one.begin_us <= moment_us), first)
 
     def _priced(
         self, price: RatedPrice, slot: Slot, moment_us: int, quantity: int, fact: Visit | Passage
@@ -251,7 +271,7 @@ class _Pricing:
             slot = slot._replace(window=self._timeline.window(0, moment))
         direction = "forward" if passage.forward else "backward"
         if before and before.gate in self._pairs and held[0] <= before.moment_us:
-            price = self._book.price(slot.version, Meter.PASSAGE, passage.gate, slot.window, (direction, before.gate))
+            price = self._look_up(Meter.PASSAGE, slot, moment, passage, (direction, before.gate))
             within = price.price.within if price is not None else None
             if within is not None and moment - before.moment_us <= within * MINUTE_US:
                 return slot, price, before

@@ -78,8 +78,8 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
         (tariff(price(), not_sold=["distance"]), "prices.0 is for distance, which is in not_sold"),
         (tariff(not_sold=["mile"]), "not_sold.0: Input should be 'distance'"),
         (tariff(price(unit_amount=True)), "a number is needed, not true or false"),
-        (tariff(price(tiers=[{"unit_amount": "1"}])), "either a unit_amount or tiers, not both"),
-        (tariff({"meter": "distance", "unit": "km"}), "either a unit_amount or tiers"),
+        (tariff(price(tiers=[{"unit_amount": "1"}])), "either a unit_amount, or tiers, or amounts by zone"),
+        (tariff({"meter": "distance", "unit": "km"}), "either a unit_amount, or tiers, or amounts by zone"),
         (tariff(price(tier_mode="volume")), "tier_mode is for prices with tiers"),
         (tariff(tiered(("100", "1"))), "the last tier ends at 100; leave out its up_to"),
         (tariff(tiered((None, "1"), (None, "2"))), "tiers.0 has no up_to"),
@@ -174,6 +174,22 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
             tariff(fees=[RATE | {"amount": None, "percent": "5", "meters": ["entry"]}]),
             "fees.0 is a percent of entry, which has no price",
         ),
+        (
+            tariff(price(devices={"class": "hgv"}), price(devices={"axles": [4, "5"]})),
+            "prices.0 and prices.1 are both for distance outside for axles 4/5; a device may match both",
+        ),
+        (
+            tariff(price(amounts={"port": "1", "mall": "2"}, unit_amount=None), price(zone="port")),
+            "prices.1 and prices.0 are both for distance in 2 zones",
+        ),
+        (tariff(price(amounts={"port": "1"}, zone="mall", unit_amount=None)), "leave out zone 'mall'"),
+        (
+            tariff(price(amounts={"port": "1"}, unit_amount=None, window="night"), windows=[window()]),
+            "distance in 1 zones in window 'night' has a price, and none outside its windows",
+        ),
+        (tariff(price(devices={"class": True})), "write a text or a number, not true or false"),
+        (tariff(price(devices={"class": []})), "should have at least 1 item"),
+        (tariff(fees=[RATE | {"devices": {"class": "hgv"}}]), 'needs an amount and scope = "device"'),
         (tariff(currency="JPY", minimum_amount="0.5"), "minimum_amount is 0.5, and JPY has no digits after the point"),
     ],
 )
