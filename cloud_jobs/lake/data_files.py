@@ -362,8 +362,17 @@ def _within(rows: pa.Table, ranges: Mapping[str, Range]) -> pa.Table:
             found.append(pc.greater_equal(rows[name], pa.scalar(low, kind)))
         if high is not None:
             found.append(pc.less_equal(rows[name], pa.scalar(high, kind)))
-    # one filter, because each copies the rows
-    return rows.filter(reduce(pc.and_, found)) if found else rows
+    if not found:
+        return rows
+    return rows_where(rows, reduce(pc.and_, found).fill_null(False).to_numpy())
+
+
+def rows_where(rows: pa.Table, mask: NDArray[np.bool_]) -> pa.Table:
+    """The rows for which the mask is true. Neighbours, as in a sorted file, are not copied."""
+    at = np.flatnonzero(mask)
+    if len(at) and at[-1] - at[0] + 1 == len(at):
+        return rows.slice(int(at[0]), len(at))
+    return rows.filter(pa.array(mask))
 
 
 def stored_values(files: FileSystem, table: str, path: str, column: str, values: Sequence[Any]) -> Iterator[pa.Array]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cloud_jobs.errors import LakeError
 from cloud_jobs.lake.appending import Row
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice, text_ranks
-from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
+from cloud_jobs.lake.data_files import Range, StoredFiles, rows_where, stored_rows
 from cloud_jobs.lake.erasures import Erasure, Erasures
 from cloud_jobs.lake.schemas import QUARTERS, TABLES
 from cloud_jobs.lake.snapshots import LakeState
@@ -148,13 +148,13 @@ def rows_in_force(rows: pa.Table) -> pa.Table:
     keys, commits = keys[order], commits[order]
     starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
     if len(starts) == len(keys):
-        return rows if ascends else _taken(rows, order)
+        return rows if ascends else rows_at(rows, order)
     highest = np.repeat(np.maximum.reduceat(commits, starts), np.diff(np.r_[starts, len(keys)]))
     newest = np.flatnonzero(commits == highest)
     first = np.r_[True, keys[newest[1:]] != keys[newest[:-1]]]
     again = np.flatnonzero(~first)
     _refuse_contradictions(rows, order[newest[again - 1]], order[newest[again]])
-    return _taken(rows, order[newest[first]])
+    return rows_at(rows, order[newest[first]])
 
 
 def _keys(rows: pa.Table) -> _Integers:
@@ -173,21 +173,25 @@ def _keys(rows: pa.Table) -> _Integers:
     return found
 
 
-def _taken(rows: pa.Table, at: _Integers) -> pa.Table:
+def rows_at(rows: pa.Table, at: _Integers) -> pa.Table:
+    """The rows at some places."""
     return pa.table([_taken_of(column, at) for column in rows.columns], schema=rows.schema)
 
 
 def _taken_of(column: pa.ChunkedArray, at: _Integers) -> pa.Array | pa.ChunkedArray:
-    if not pa.types.is_list(column.type) or column.null_count:
+    if not pa.types.is_list(column.type):
         return column.take(pa.array(at))
     joined = column.combine_chunks()
     joined = joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
-    offsets = joined.offsets.to_numpy()
-    if not (np.diff(offsets) == QUARTERS).all():
+    offsets, is_known = joined.offsets.to_numpy(), joined.is_valid().to_numpy(zero_copy_only=False)
+    if not (np.diff(offsets) == QUARTERS * is_known).all():
         return joined.take(pa.array(at))
     # Arrow's take handles one list at a time, which is many times slower
-    values = joined.values.to_numpy()[offsets[0] : offsets[-1]].reshape(-1, QUARTERS)[at]
-    return pa.ListArray.from_arrays(pa.array(np.arange(len(at) + 1, dtype=np.int32) * QUARTERS), values.reshape(-1))
+    values = joined.values.to_numpy()[offsets[0] : offsets[-1]].reshape(-1, QUARTERS)
+    are_known = is_known[at]
+    values = values[(np.cumsum(is_known) - 1)[at[are_known]]].reshape(-1)
+    ends = np.r_[0, np.cumsum(are_known * QUARTERS)].astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), values, mask=pa.array(~are_known))
 
 
 def _refuse_contradictions(rows: pa.Table, one: _Integers, other: _Integers) -> None:
@@ -379,7 +383,7 @@ class DeviceFilter:
         return are_named
 
     def of(self, rows: pa.Table) -> pa.Table:
-        return rows.filter(pa.array(self.mask(rows)))
+        return rows_where(rows, self.mask(rows))
 
 
 def _numbers_in(column: pa.ChunkedArray, values: pa.Array) -> _Integers:

@@ -13,6 +13,7 @@ from cloud_jobs.billing.certificates.certificate import (
 )
 from cloud_jobs.billing.certificates.decisions import BadDecision, ClosedState, Decision, decide, decisions, withdraw
 from cloud_jobs.billing.certificates.reader import (
+    OBSERVED_COLUMNS,
     certificates_from,
     certificates_of_spans,
     observed_usage,
@@ -21,6 +22,7 @@ from cloud_jobs.billing.certificates.reader import (
 )
 
 __all__ = [
+    "OBSERVED_COLUMNS",
     "BadDecision",
     "CertificateState",
     "ClosedState",

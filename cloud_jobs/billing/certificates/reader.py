@@ -33,12 +33,14 @@ from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasures
 from cloud_jobs.lake.schemas import LATE_POSITIONS, OBSERVED, QUARTERS, WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import (
+    DeviceFilter,
     conflicts,
     coverage,
     erasures,
     erasures_since,
     of_devices,
     reference_rows,
+    rows_at,
     usage_rows,
 )
 from cloud_jobs.lake.snapshots import LakeState
@@ -56,6 +58,8 @@ _OF_DEVICE: Final = ("tenant", "device")
 _USAGE_KEY: Final = (*_OF_DEVICE, "hour", "zone", "commit_number")
 _POSITION: Final = "position"
 _OBSERVED: Final = (*OBSERVED, "events")
+OBSERVED_COLUMNS: Final = (*_USAGE_KEY, *_OBSERVED, "unreadable", "counters")
+"""The columns of usage that certificates need."""
 
 HoursOf = Mapping[TenantDevice, tuple[datetime, datetime]]
 """For each device the requested time, its end excluded."""
@@ -118,20 +122,22 @@ def count_late_positions(
     return late
 
 
-def observed_usage(lake: Lake, snapshot: LakeState, hours_of: HoursOf) -> dict[TenantDevice, Observed]:
-    """What usage reports about each device's time; devices without usage are left out. Raises LakeError."""
+def observed_usage(
+    lake: Lake, snapshot: LakeState, hours_of: HoursOf, usage: pa.Table | None = None
+) -> dict[TenantDevice, Observed]:
+    """What usage reports about each device's time; devices without usage are left out. Raises LakeError.
+
+    `usage`: see `certificates_of_spans`.
+    """
     if not hours_of:
         return {}
-    start, end = _around(hours_of)
-    rows = usage_rows(
-        lake,
-        snapshot,
-        [*hours_of],
-        start,
-        end - timedelta.resolution,
-        columns=(*_USAGE_KEY, *_OBSERVED, "unreadable", "counters"),
-        zone=WHOLE_DEVICE,
-    )
+    if usage is None:
+        start, end = _around(hours_of)
+        end -= timedelta.resolution
+        rows = usage_rows(lake, snapshot, [*hours_of], start, end, columns=OBSERVED_COLUMNS, zone=WHOLE_DEVICE)
+    else:
+        is_whole = pc.equal(usage["zone"], WHOLE_DEVICE).to_numpy() & DeviceFilter(hours_of).mask(usage)
+        rows = rows_at(usage.select(OBSERVED_COLUMNS), np.flatnonzero(is_whole))
     if not rows.num_rows:
         return {}
     device, names, within = _quarters_within(rows, hours_of)
@@ -297,11 +303,13 @@ def certificates_of_spans(
     snapshot: LakeState,
     spans: Mapping[TenantDevice, tuple[datetime, datetime]],
     bounds: Mapping[TenantDevice, DoubtBounds] = MappingProxyType({}),
+    usage: pa.Table | None = None,
 ) -> dict[TenantDevice, DeviceCertificate]:
     """The certificate of each device for its own time (the end excluded), sorted by device.
 
     Ask for many devices in groups of neighbours: each call opens the logs of the tables once, and only files that may
-    hold records of these devices. `bounds`: accepted doubts by device, else the defaults. Raises LakeError.
+    hold records of these devices. `bounds`: accepted doubts by device, else the defaults. `usage`: OBSERVED_COLUMNS of
+    the rows in force of all these times, if they are read already. Raises LakeError.
     """
     names = sorted(spans)
     hours_of = {device: (spans[device][0].astimezone(UTC), spans[device][1].astimezone(UTC)) for device in names}
@@ -309,7 +317,7 @@ def certificates_of_spans(
     for stream, known in coverage(lake, snapshot, names).items():
         streams[stream.of_device][stream.epoch] = known
     reach = reach_at(snapshot)
-    counts, observed = _counts(lake, snapshot, hours_of), observed_usage(lake, snapshot, hours_of)
+    counts, observed = _counts(lake, snapshot, hours_of), observed_usage(lake, snapshot, hours_of, usage)
     far_off = count_far_off(lake, snapshot, hours_of)
     decided = by_device(decisions(lake, snapshot, names))
     return {

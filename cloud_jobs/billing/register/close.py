@@ -21,7 +21,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
-from cloud_jobs.billing.certificates import DeviceCertificate, certificates_of_spans
+from cloud_jobs.billing.certificates import OBSERVED_COLUMNS, DeviceCertificate, certificates_of_spans
 from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.errors import BadPeriod, BillingError
@@ -255,6 +255,7 @@ class _Used:
     assigned: Counter[tuple[str, Meter]] = field(default_factory=Counter)
     records: RecordSums = field(default_factory=RecordSums)
     facts: FactLists = field(default_factory=FactLists)
+    certificates: dict[TenantDevice, DeviceCertificate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +268,15 @@ class UsageReader:
     miscounted: Mapping[TenantDevice, tuple[int, int]] = field(default_factory=dict)
 
     def read(self, contracts: Sequence[PayerContract]) -> dict[str, _Used]:
-        """The usage of each payer's devices. Raises BillingError if the usage of any of them cannot be rated."""
+        """The usage and certificates of each payer's devices.
+
+        Raises BillingError if the usage of any of them cannot be rated.
+        """
         used = {one.id: _Used() for one in contracts}
-        columns = rated_columns(contracts)
+        columns = (*rated_columns(contracts), *OBSERVED_COLUMNS)
         agreed = {one.id: one for one in contracts}
         columns += RECORDS_COLUMNS if self.against_records else ()
-        for part in usage_parts(self.lake, self.snapshot, contracts, columns):
+        for part in usage_parts(self.lake, self.snapshot, contracts, [*dict.fromkeys(columns)]):
             of_part = [agreed[name] for name in part.payers]
             for name, found in zip(part.payers, cells_of_usage(of_part, part.rows), strict=True):
                 used[name].cells += found.cells
@@ -285,7 +289,23 @@ class UsageReader:
             if selling := [one for one in of_part if sells_facts(one)]:
                 facts = {one.id: used[one.id].facts for one in selling}
                 read_facts(self.lake, self.snapshot, facts, contracts=selling, devices=part.devices, usage=part.rows)
+            self._certify(used, agreed, part)
         return used
+
+    def _certify(self, used: Mapping[str, _Used], agreed: Mapping[str, PayerContract], part: UsagePart) -> None:
+        """The certificate of each payer's device for the time in which the device is the payer's."""
+        # one pass for each payer that a device has in turn
+        for turn in range(max(len(part.payers_of[device]) for device in part.devices)):
+            asked = {
+                device: agreed[part.payers_of[device][turn]]
+                for device in part.devices
+                if turn < len(part.payers_of[device])
+            }
+            spans = {device: payer.spans[device] for device, payer in asked.items()}
+            bounds = {device: payer.payer.doubts for device, payer in asked.items()}
+            made = certificates_of_spans(self.lake, self.snapshot, spans, bounds, part.rows)
+            for device, one in made.items():
+                used[asked[device].id].certificates[device] = one
 
 
 def _add_records(used: Mapping[str, _Used], payers_of: Mapping[TenantDevice, list[str]], made: MeteredRecords) -> None:
@@ -482,7 +502,6 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
                 yield from rate_payers(reader, [one])
             return
         used = {}
-    certificates = _certificates(reader.lake, reader.snapshot, contracts)
     books = PriceBooks()
     for one in contracts:
         its = used.get(one.id)
@@ -498,28 +517,8 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)
-        of_devices = [certificates[one.id, device] for device in one.devices]
-        yield RatedPayer(one, rated, of_devices, totals, unseen_visits(one, facts))
-
-
-def _certificates(
-    lake: Lake, snapshot: LakeState, contracts: Sequence[PayerContract]
-) -> dict[tuple[str, TenantDevice], DeviceCertificate]:
-    """The certificate of each payer's device for the time in which the device is the payer's."""
-    found: dict[tuple[str, TenantDevice], DeviceCertificate] = {}
-    payers_of: dict[TenantDevice, list[PayerContract]] = defaultdict(list)
-    for one in contracts:
-        for device in one.devices:
-            payers_of[device].append(one)
-    for devices in device_parts(contracts):
-        # one pass for each payer that a device has in turn
-        for turn in range(max(len(payers_of[device]) for device in devices)):
-            asked = {device: payers_of[device][turn] for device in devices if turn < len(payers_of[device])}
-            spans = {device: payer.spans[device] for device, payer in asked.items()}
-            bounds = {device: payer.payer.doubts for device, payer in asked.items()}
-            made = certificates_of_spans(lake, snapshot, spans, bounds)
-            found.update(((asked[device].id, device), one) for device, one in made.items())
-    return found
+        certificates = [its.certificates[device] for device in one.devices]
+        yield RatedPayer(one, rated, certificates, totals, unseen_visits(one, facts))
 
 
 def _paying(contracts: Contracts, days: Days) -> list[str]:
