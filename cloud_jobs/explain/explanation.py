@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.contracts.published import moment_of
 from cloud_jobs.billing.rating import (
     Cell,
     Charge,
@@ -23,6 +24,7 @@ from cloud_jobs.billing.rating import (
 )
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
 from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key
+from cloud_jobs.billing.rating.facts import Facts, Passage, rows_of_facts
 from cloud_jobs.billing.rating.fees import LIMITED, FeeDue
 from cloud_jobs.billing.rating.pools import (
     Place,
@@ -38,8 +40,10 @@ from cloud_jobs.billing.rating.pools import (
     worth_of,
 )
 from cloud_jobs.billing.rating.rate import AccountRating, charges_and_fees
-from cloud_jobs.billing.units import Meter, amount_text, exponent, place_text, round_ratio
+from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
+from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
+from geo.reference.moments import stamp
 
 
 def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
@@ -132,7 +136,7 @@ class ExplainedHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A charge and what it is made of. `arithmetic`: steps and figures.
+    """A charge and what it is made of: hours of usage, or facts. `arithmetic`: steps and figures.
 
     `amount_minor`: the amount rated again; None if its pool has more devices than are read again.
     """
@@ -142,10 +146,11 @@ class Explanation:
     digest: str
     amount_minor: int | None
     arithmetic: tuple[tuple[str, str], ...] = ()
+    facts: tuple[PricedFact, ...] = ()
 
     @property
     def quantity(self) -> int:
-        return sum(hour.quantity for hour in self.hours)
+        return sum(one.quantity for one in self.hours) + sum(one.quantity for one in self.facts)
 
     @property
     def quantity_agrees(self) -> bool:
@@ -202,15 +207,45 @@ def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whol
     )
 
 
-def explain_fee(contract: PayerContract, usage: pa.Table | None, charge: Charge) -> Explanation:
-    """Explains a fee from the usage in force of all devices of its account; None: too many to read again.
+def explain_facts(contract: PayerContract, facts: Facts, charge: Charge) -> Explanation:
+    """Explains a charge of facts from the facts of its device. `contract`: of at least the charge's account."""
+    key, currency, found = charge.key, contract.payer.currency, list[PricedFact]()
+    contract = _of_account(contract, key.account)
+    place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+    for _, priced in priced_facts(contract, {key.account: _book(contract)}, facts):
+        found += [
+            one for one in priced if (one.meter, one.place, one.text, one.tax) == (key.meter, place, key.price, key.tax)
+        ]
+    return Explanation(
+        charge=charge,
+        hours=(),
+        digest=rows_of_facts({one.fact for one in found}).digest if found else "",
+        amount_minor=sum(one.minor for one in found),
+        arithmetic=tuple((_fact_text(one), f"{amount_text(one.minor, currency)} {currency}") for one in found),
+        facts=tuple(found),
+    )
+
+
+def _fact_text(one: PricedFact) -> str:
+    fact, quantity = one.fact, f"{quantity_text(one.meter, one.quantity)} {MEASURE_OF[one.meter].unit}"
+    if isinstance(fact, Passage):
+        return f"{stamp(moment_of(fact.moment_us))} {'forward' if fact.forward else 'backward'}, event {fact.id}"
+    begin, end = stamp(moment_of(fact.begin_us)), stamp(moment_of(fact.end_us))
+    begin, end = begin if fact.entered else f"{begin} (not seen)", end if fact.left else f"{end} (not seen)"
+    return f"{begin} to {end}, {quantity}, events {', '.join(fact.ids)}"
+
+
+def explain_fee(
+    contract: PayerContract, usage: pa.Table | None, charge: Charge, facts: Facts = NO_FACTS
+) -> Explanation:
+    """Explains a fee from the usage in force and the facts of all devices of its account; None: too many to read again.
 
     `contract`: of at least the charge's account. Raises BillingError for usage that cannot be rated.
     """
     amount, arithmetic = None, list[tuple[str, str]]()
     if usage is not None:
         contract = _of_account(contract, charge.key.account)
-        charges, dues = charges_and_fees(_rated(contract, usage), contract)
+        charges, dues = charges_and_fees(_rated(contract, usage, facts), contract)
         parts = [(one, part) for one in dues for part in one.charges(charge.key.account) if part.key == charge.key]
         mine, amount = [one for one, _ in parts], sum(part.amount_minor for _, part in parts)
         arithmetic = [step for one in mine for step in _arithmetic_of_fee(contract, one, charges)]
@@ -339,9 +374,16 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
     return price is not None and (price.text, price.tax, price.price.window) == (key.price, key.tax, key.window)
 
 
-def _rated(contract: PayerContract, usage: pa.Table) -> AccountRating:
-    [found], [account] = cells_of_usage([contract], usage), contract.accounts
-    rating = AccountRating(account, PriceBooks().book(account.spans, contract), contract, found.metered)
+def _book(contract: PayerContract) -> PriceBook:
+    [account] = contract.accounts
+    return PriceBooks().book(account.spans, contract)
+
+
+def _rated(contract: PayerContract, usage: pa.Table, facts: Facts = NO_FACTS) -> AccountRating:
+    [found], [account], book = cells_of_usage([contract], usage), contract.accounts, _book(contract)
+    rating = AccountRating(account, book, contract, found.metered)
     for cell in found.cells:
         rating.add(cell)
+    for _, priced in priced_facts(contract, {account.id: book}, facts):
+        rating.add_facts(priced)
     return rating

@@ -14,13 +14,22 @@ from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
+from cloud_jobs.billing.rating.facts import Facts
 from cloud_jobs.billing.rating.pools import price_text, without_factors
 from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
+from cloud_jobs.billing.register.facts_at import FactLists, read_facts, sells_facts
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.units import FACTS, Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
-from cloud_jobs.explain.explanation import ExplainedHour, Explanation, explain, explain_fee, with_hours_again
+from cloud_jobs.explain.explanation import (
+    ExplainedHour,
+    Explanation,
+    explain,
+    explain_facts,
+    explain_fee,
+    with_hours_again,
+)
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
@@ -157,6 +166,10 @@ def explain_charge(
     """
     if charge.key.kind is ChargeKind.FEE:
         return ExplainedCharge(_explained_fee(lake, snapshot, contract, charge), None, None)
+    if charge.key.meter in FACTS:
+        of_device = {TenantDevice(charge.key.tenant, charge.key.device)}
+        facts = _facts(lake, snapshot, contract, of_device)
+        return ExplainedCharge(explain_facts(contract, facts, charge), None, None)
     device, tracks = TenantDevice(charge.key.tenant, charge.key.device), tracks_at(snapshot)
     found = _explained(lake, snapshot, contract, charge)
     stored, erasures = records_and_erasures(lake)
@@ -213,10 +226,18 @@ def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge:
 
 def _explained_fee(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
     devices = {one.of_device for one in contract.assigned if one.account == charge.key.account}
-    usage = None
-    if len(devices) <= MAX_POOL_DEVICES:
+    if len(devices) > MAX_POOL_DEVICES:
+        return explain_fee(contract, None, charge)
+    usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
+    return explain_fee(contract, usage, charge, _facts(lake, snapshot, contract, devices))
+
+
+def _facts(lake: Lake, snapshot: LakeState, contract: PayerContract, devices: Collection[TenantDevice]) -> Facts:
+    found = FactLists()
+    if sells_facts(contract):
         usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
-    return explain_fee(contract, usage, charge)
+        read_facts(lake, snapshot, {contract.id: found}, contracts=[contract], devices=devices, usage=usage)
+    return found.facts
 
 
 def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cloud_jobs.billing.rating import Charge
-from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
 from cloud_jobs.terminal import Column, FittedTable
@@ -63,7 +63,8 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
 
 def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
     arithmetic = [made] if (made := _arithmetic_table(line)) else []
-    hours = [_hours_table(line, limit)] if line.explanation.charge.key.meter else []
+    meter = line.explanation.charge.key.meter
+    hours = [_hours_table(line, limit)] if meter and meter not in FACTS else []
     return Group(*hours, *arithmetic, _checks_table(line), *map(Text, notes_of(line)))
 
 
@@ -141,25 +142,26 @@ def checks_of(line: ExplainedLine) -> tuple[Check, ...]:
     if meter is None:
         return (amount,)
     unit = MEASURE_OF[meter].unit
+    hours = Check(
+        "hours; recomputed the same",
+        str(len(found.hours)),
+        str(sum(one.agrees is True for one in found.hours)),
+        _all(line),
+    )
     return (
         Check(
-            "sum of the hours",
+            "sum of the events" if meter in FACTS else "sum of the hours",
             f"{quantity_text(meter, charge.quantity)} {unit}",
             f"{quantity_text(meter, found.quantity)} {unit}",
             found.quantity_agrees,
         ),
         Check(
-            "digest of the rows of usage",
+            "digest of the events" if meter in FACTS else "digest of the rows of usage",
             "" if charge.metered is None else charge.metered.digest[:16],
             found.digest[:16],
             found.digest_agrees,
         ),
-        Check(
-            "hours; recomputed the same",
-            str(len(found.hours)),
-            str(sum(one.agrees is True for one in found.hours)),
-            _all(line),
-        ),
+        *(() if meter in FACTS else (hours,)),
         amount,
     )
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes
 from cloud_jobs.billing.register.errors import RegisterDamaged
+from cloud_jobs.explain.issued_line import explain_line
+from cloud_jobs.explain.terminal import line_tables, line_values
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
-from cloud_jobs.lake.snapshots import note_fences, take_snapshot
-from cloud_jobs.lake.tables import FENCES
+from cloud_jobs.lake.snapshots import note_fences, note_tracks, take_snapshot
+from cloud_jobs.lake.tables import FENCES, TRACKS
 from cloud_jobs.reference.tables import fences_in
+from geo.spatial import TrackSettings
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake, used
 from tests.system.lake_of_fixes import derive
@@ -131,6 +136,30 @@ def test_a_closing_with_facts_is_not_final_without_all_events(billed: BilledLake
     happen(billed)
     declare_erasure(billed.lake, Erasure("fleet", "van-2", MARCH + timedelta(days=9), MARCH), NOW)
     assert reasons("five") == ("fleet/van-2: events are erased at a person's request; what is posted stays",)
+
+
+def test_a_line_of_facts_names_each_visit_and_its_events(billed: BilledLake) -> None:
+    happen(billed, *visit(3, 30), *visit(5, 10), event("forward", 4))
+    derive(billed.lake, "usage", states={TRACKS: note_tracks(billed.lake, TrackSettings().model_dump())})
+    charges(billed)
+    billed.issue("invoice")
+    number, shown = "WB-EU-00000001", []
+    for line in (1, 2, 3):
+        found = explain_line(billed.register, number, line)
+        assert (found.explanation.agrees, line_values(found, 3)["agrees"]) == (True, True)
+        Console(file=StringIO()).print(line_tables(found, 3))
+        shown.append(found.explanation.arithmetic)
+    assert shown[1] == (
+        (
+            "2026-03-03T23:00:00Z to 2026-03-03T23:30:00Z, 30.000000 min, events enter 3, exit 3.0208333333333335",
+            "3.00 EUR",
+        ),
+        (
+            "2026-03-05T23:00:00Z to 2026-03-05T23:10:00Z, 10.000000 min, events enter 5, exit 5.006944444444445",
+            "1.00 EUR",
+        ),
+    )
+    assert shown[2] == (("2026-03-04T23:00:00Z forward, event forward 4", "0.50 EUR"),)
 
 
 def test_a_late_correction_makes_a_note(billed: BilledLake) -> None:
