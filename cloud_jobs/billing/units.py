@@ -84,13 +84,12 @@ class SaleUnit(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
     """How a meter counts and is sold. `base`: the unit of stored integers. The first of `sale_units` is shown to
-    people. `is_of_facts`: each fact has its own moment; otherwise it is usage, kept by the quarter of an hour.
+    people.
     """
 
     base: str
     sale_units: Mapping[str, SaleUnit]
     zones: MeterZones
-    is_of_facts: bool = False
 
     @property
     def unit(self) -> str:

@@ -17,7 +17,7 @@ from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.errors import BadPeriod
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
 from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import usable_fence
 from geo.reference.moments import beginning, ending, stamp
@@ -128,8 +128,9 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
             # a fence that reads the same cannot be published later, so the price would never apply
             is_lack = not any(one != zone and as_read(one) == as_read(zone) for one in known)
             yield f"{price}, but no usable fence or gate has this id{name_advice(zone, known)}", is_lack
-        elif meter is not None and gates[zone] != (meter is Meter.CROSSING):
-            what = "a gate; gates only have crossings" if gates[zone] else "a fence; only gates have crossings"
+        elif meter is not None and gates[zone] != (MEASURE_OF[meter].zones is MeterZones.GATES):
+            which = "a gate; gates only have" if gates[zone] else "a fence; only gates have"
+            what = f"{which} crossings and passages"
             yield f"{price}, which is {what}", False
 
 
@@ -138,6 +139,10 @@ def _zones_of(row: Row) -> Iterator[tuple[tuple[str | int, ...], Meter | None, s
     made = _with_fees(row)
     for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
         yield ("prices", number, "zone"), price.meter, price.zone
+        if price.after is not None:
+            yield ("prices", number, "after"), price.meter, price.after
+    for number, dearest in enumerate(made.dearest if isinstance(made, Tariff) else ()):
+        yield from ((("dearest", number, "zones"), None, zone) for zone in dearest.zones)
     for number, fee in enumerate(made.fees if made else ()):
         yield from ((("fees", number, "zones"), None, zone) for zone in fee.zones)
 

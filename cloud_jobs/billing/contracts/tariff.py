@@ -180,7 +180,7 @@ class Tariff(Contract):
         for number, price in enumerate(self.prices):
             if price.window not in windows:
                 yield f"prices.{number} is for window {price.window!r}, which the tariff does not have"
-            elif not windows[price.window] and not MEASURE_OF[price.meter].is_of_facts:
+            elif not windows[price.window] and price.meter not in FACTS:
                 yield (
                     f"prices.{number} is for window {price.window!r}, which is not on quarters of an hour; "
                     f"{price.meter} is kept by the quarter"

@@ -123,11 +123,24 @@ class Language:
         if found["free"]:
             parts.append(self.say("price.free", quantity=self.number(found["free"]), unit=unit))
         parts += self._pool(found)
+        parts += self._of_facts(found)
         listed = ", ".join(parts)
         if found["mode"] is None or applied is None:
             return listed
         said = self._of_unit(applied.amount, applied.currency, unit)
         return f"{said if applied.is_tier else self.say('price.average', price=said)}\n{listed}"
+
+    def _of_facts(self, found: re.Match[str]) -> Iterator[str]:
+        if found["visit"]:
+            yield self.say("price.visit")
+        if found["most"]:
+            yield self.say("price.most", amount=self.number(found["most"]), currency=found["currency"])
+        if found["direction"]:
+            yield self.say(f"price.{found['direction']}")
+        if found["after"]:
+            yield self.say("price.after", gate=found["after"], minutes=found["within"])
+        if found["dearest"]:
+            yield self.say("price.dearest", minutes=found["dearest"])
 
     def _pool(self, found: re.Match[str]) -> Iterator[str]:
         if found["pooled"]:
@@ -198,8 +211,10 @@ _PRICE: Final = re.compile(
     rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?P<factors>(?: x {_NUMBER} \([a-z0-9._-]+\))*)"
     rf"(?:, in started steps of (?P<step>{_NUMBER}))?"
     rf"(?:, the first (?P<free>{_NUMBER}) \w+ free)?"
+    rf"(?P<visit>, for each visit)?(?:, at most (?P<most>{_NUMBER}) [A-Z]{{3}})?(?:, (?P<direction>forward|backward))?"
+    r"(?:, after gate (?P<after>.+?) within (?P<within>\d+) minutes)?"
     r"(?:, pooled by (?P<pooled>account|all accounts))?(?:, pool (?P<pool>[a-z0-9._-]+))?"
-    r"(?:, by (?P<by>day|week|year))?(?:, for (?P<devices>.+))?"
+    r"(?:, by (?P<by>day|week|year))?(?:, for (?P<devices>.+?))?(?:, the dearest within (?P<dearest>\d+) minutes)?"
 )
 _CAP: Final = re.compile(
     rf"at most (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>day|period|year)"

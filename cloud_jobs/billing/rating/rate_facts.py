@@ -280,11 +280,10 @@ class _Pricing:
     def _driven_days(
         self, device: TenantDevice, visits: Iterable[tuple[Visit, bool]], quarters: Iterable[int]
     ) -> Iterator[PricedFact]:
-        """Each local day, zone and window once, at the first moment in which the device drove."""
+        """Each local day, zone and window of a price once, at the first moment in which the device drove."""
         if not any(Meter.DRIVEN_DAY in tariff.sold for tariff in self._book.tariffs):
             return
-        driven = sorted({int(one) for one in quarters})
-        first: dict[tuple[str, date | None, str], tuple[int, Slot, Visit]] = {}
+        driven, found = sorted({int(one) for one in quarters}), list[tuple[int, Slot, Visit]]()
         for visit, _ in visits:
             for held in self.held[device]:
                 times = max(held[0], visit.begin_us), min(held[1], visit.end_us)
@@ -292,11 +291,13 @@ class _Pricing:
                     at = bisect_left(driven, begin // QUARTER_US)
                     moment = max(begin, driven[at] * QUARTER_US) if at < len(driven) else end
                     if moment < end:
-                        key = visit.zone, slot.day, slot.window
-                        first[key] = min(first.get(key, (moment, slot, visit)), (moment, slot, visit))
-        for moment, slot, visit in first.values():
+                        found.append((moment, slot, visit))
+        charged = set[tuple[str, date | None, str]]()
+        for moment, slot, visit in sorted(found):
             price = self._price(Meter.DRIVEN_DAY, slot, moment, visit)
-            if price is not None:
+            key = visit.zone, slot.day, price.price.window if price is not None else ""
+            if price is not None and key not in charged:
+                charged.add(key)
                 yield self._priced(price, slot, moment, 1, visit)
 
     def _dearest(self, version: int, meter: Meter, zone: str) -> Dearest | None:

@@ -15,14 +15,16 @@ from cloud_jobs.billing.contracts import Contracts, contracts_of_toml
 from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, difference, rate
 from cloud_jobs.billing.units import amount_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, rows
-from tests.cloud_jobs.billing.rating.worlds import Row, row, table
+from tests.cloud_jobs.billing.rating.worlds import Row, facts, passage, row, table, visit
 
 FILES = sorted((Path(__file__).resolve().parents[3] / "docs" / "tariffs").glob("*.toml"))
 USED = re.compile(r"# (\d{4}-\d\d-\d\d \d\d:\d\d) (\S+): (.+)")
+FACT = re.compile(r"(visit|passage) of (\S+?)(?: (until) ([\d -]*\d\d:\d\d)| (forward|backward))?")
 OWED = re.compile(r"# (\d{4}-\d\d) = ([\d.]+) ([A-Z]{3})(?:, note ([-\d.]+))?(?:, VAT ([\d.]+))?")
 COLUMN = {
     "km": ("distance_mm", 1_000_000),
     "mi": ("distance_mm", 1_609_344),
+    "min": ("duration_ms", 60_000),
     **dict.fromkeys(("entry", "entries"), ("entries", 1)),
     **dict.fromkeys(("event", "events"), ("events", 1)),
 }
@@ -42,12 +44,31 @@ def bodies_of(text: str, devices: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield body | {"devices": [device(name) for name in devices]} if "payer" in body else body
 
 
+def utc(moment: str, time_zone: str) -> datetime:
+    return datetime.fromisoformat(moment).replace(tzinfo=ZoneInfo(time_zone)).astimezone(UTC)
+
+
+def events_of(text: str, time_zone: str) -> Iterator[Row]:
+    """The events of visits, which end on the same day if they have no date, and of passages."""
+    for moment, name, said in USED.findall(text):
+        for found in filter(None, map(FACT.fullmatch, said.split(", "))):
+            what, place, ends, end, direction = found.groups()
+            begin = utc(moment, time_zone)
+            if what == "visit":
+                until = utc(end if "-" in end else f"{moment[:10]} {end}", time_zone) if ends else None
+                yield from visit(place, begin, until, name)
+            else:
+                yield from passage(place, begin, direction or "forward", name)
+
+
 def usage_of(text: str, time_zone: str, *, as_invoiced: bool) -> list[Row]:
     made = []
     for moment, name, said in USED.findall(text):
-        begin = datetime.fromisoformat(moment).replace(tzinfo=ZoneInfo(time_zone)).astimezone(UTC)
+        begin = utc(moment, time_zone)
         for part in said.split(", "):
             billed = part.removeprefix("invoiced as ")
+            if FACT.fullmatch(billed):
+                continue
             if as_invoiced == (billed != part) or "invoiced as " not in said:
                 count, unit, *zone = billed.replace(" in ", " ").split()
                 column, base = COLUMN[unit]
@@ -57,10 +78,12 @@ def usage_of(text: str, time_zone: str, *, as_invoiced: bool) -> list[Row]:
     return made
 
 
-def rated(contracts: Contracts, payer_id: str, period: BillingPeriod, usage: list[Row]) -> RatedAccount:
+def rated(
+    contracts: Contracts, payer_id: str, period: BillingPeriod, usage: list[Row], events: list[Row]
+) -> RatedAccount:
     contract = contracts.contract_of(payer_id, period)
     [used] = cells_of_usage([contract], table(usage))
-    return rate(contract, *used)
+    return rate(contract, *used, facts=facts(events, contract, usage))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -70,13 +93,13 @@ def test_a_published_tariff_gives_its_amount_to_the_cent(file: Path) -> None:
     bodies = [*bodies_of(text, sorted({name for _, name, _ in USED.findall(text)}))]
     contracts, pays = Contracts(rows(*bodies)), next(body for body in bodies if "payer" in body)
     time_zone = pays["payer"]["time_zone"]
-    periods = OWED.findall(text)
+    periods, events = OWED.findall(text), [*events_of(text, time_zone)]
     for month, net, currency, note, vat in periods:
         period = BillingPeriod.parse(month, time_zone)
-        found = rated(contracts, pays["id"], period, usage_of(text, time_zone, as_invoiced=False))
+        found = rated(contracts, pays["id"], period, usage_of(text, time_zone, as_invoiced=False), events)
         assert (amount_text(found.net_minor, found.currency), found.currency) == (net, currency)
         if note:
-            before = rated(contracts, pays["id"], period, usage_of(text, time_zone, as_invoiced=True))
+            before = rated(contracts, pays["id"], period, usage_of(text, time_zone, as_invoiced=True), events)
             found = difference(before, found)
             assert amount_text(found.net_minor, currency) == note
         if vat:
@@ -86,4 +109,32 @@ def test_a_published_tariff_gives_its_amount_to_the_cent(file: Path) -> None:
 
 def test_all_of_them_are_there() -> None:
     numbers = {int(file.stem.partition("-")[0]) for file in FILES}
-    assert numbers >= {1, 2, 3, 5, 6, 7, 13, 15, 18, 19, 25, 28, 29, 31, 32, 33, 37, 38}
+    assert numbers >= {
+        1,
+        2,
+        3,
+        5,
+        6,
+        7,
+        11,
+        12,
+        13,
+        14,
+        15,
+        18,
+        19,
+        21,
+        23,
+        25,
+        28,
+        29,
+        31,
+        32,
+        33,
+        37,
+        38,
+        51,
+        52,
+        53,
+        54,
+    }

@@ -145,14 +145,14 @@ def test_crossings_are_of_gates_and_all_else_of_fences() -> None:
     there = [*PUBLISHED, *fence_rows(fence("depot"), gate("toll"))]
     crossing = price("1", meter="crossing", unit="each", zone="depot")
     (said,) = checked(tariff(price(), crossing), published=there).faults
-    assert "prices.1 is for crossing in zone 'depot', which is a fence; only gates have crossings" in said
+    assert "prices.1 is for crossing in zone 'depot', which is a fence; only gates have crossings and passages" in said
     surcharge = {"id": "port", "name": "Port", "percent": "5", "zones": ["", "*", "depot", "prt"]}
     for body in (tariff(fees=[surcharge]), account(fees=[surcharge])):
         said = " ".join([*checked(body, published=there).faults, *checked(body, published=there).lacking])
         assert "'prt', but no usable fence or gate has this id" in said
         assert said.count(" is for usage in zone ") == 1
     (said,) = checked(tariff(price(), price("1", zone="toll")), published=there).faults
-    assert "which is a gate; gates only have crossings" in said
+    assert "which is a gate; gates only have crossings and passages" in said
 
 
 def test_a_currency_that_changes_inside_a_month_is_a_fault_and_with_a_month_it_is_none() -> None:

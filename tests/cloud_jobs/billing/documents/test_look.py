@@ -133,6 +133,17 @@ def test_the_language_is_the_payers_or_that_of_the_sellers_country() -> None:
 
 
 TIERS = Tier(up_to=Decimal(100), unit_amount=Decimal("0.5")), Tier(unit_amount=Decimal("0.3"))
+STAY = {
+    "meter": "stay",
+    "zone": "a",
+    "unit": "min",
+    "unit_amount": "0.05",
+    "step": "30",
+    "allowance": "15",
+    "most": "9",
+}
+PASSAGE = {"meter": "passage", "zone": "a", "unit": "each", "unit_amount": "5", "direction": "backward"}
+PASSAGE |= {"after": "north bridge", "within": "60"}
 PRICES = [
     price_text(Price(meter=Meter.DISTANCE, unit="km", unit_amount=Decimal("0.45")), "EUR"),
     price_text(
@@ -150,6 +161,8 @@ PRICES = [
         )
     ),
     price_text(Price(meter=Meter.EVENT, unit="each", unit_amount=Decimal("0.05"), step=Decimal(100)), "EUR"),
+    price_text(Price.model_validate(STAY), "EUR"),
+    f"{price_text(Price.model_validate(PASSAGE), 'EUR')}, the dearest within 60 minutes",
     minimum_text(Decimal(10), "EUR", (20, 31)),
     *(
         fee_text(Fee.model_validate({"id": "fee"} | terms), "EUR", (20, 31), is_limited=True)

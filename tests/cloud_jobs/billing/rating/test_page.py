@@ -12,7 +12,7 @@ import pytest
 from cloud_jobs.billing.rating import Charge, ChargeKind, RatedAccount, cells_of_usage, rate
 from cloud_jobs.billing.units import amount_text
 from simulator.truth import TrueDays
-from tests.cloud_jobs.billing.rating.worlds import ALWAYS, World, assigned, row, table
+from tests.cloud_jobs.billing.rating.worlds import ALWAYS, World, assigned, facts, row, table, visit
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "rating.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```\n.*?^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -53,7 +53,8 @@ def test_the_example_gives_what_stands_below_it(contract: str, expected: str) ->
     whole = world_of(example).contract
     alone = replace(whole, accounts=whole.accounts[:1])
     (used,) = cells_of_usage([alone], table(rows))
-    assert printed(rate(alone, *used)) == expected
+    events = [event for one in example.get("visit", []) for event in visit(**one)]
+    assert printed(rate(alone, *used, facts=facts(events, alone))) == expected
 
 
 def test_every_block_of_the_page_is_one_of_the_examples() -> None:

@@ -16,6 +16,7 @@ from cloud_jobs.billing.contracts import (
     AccountContract,
     Assigned,
     FeeSpan,
+    HoldingTime,
     LegalEntity,
     PayerContract,
     Tariff,
@@ -23,6 +24,8 @@ from cloud_jobs.billing.contracts import (
 )
 from cloud_jobs.billing.contracts.published import EVER, micros
 from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, rate
+from cloud_jobs.billing.rating.facts import EVENT_COLUMNS, Facts, driven_quarters, facts_of
+from cloud_jobs.lake.schemas import GEOFENCE_EVENTS
 from simulator.truth import TrueContracts, TrueDays, TrueQuarter, quarters_of
 from tests.cloud_jobs.billing.contracts.makers import legal_entity
 
@@ -66,6 +69,28 @@ def table(rows: Iterable[Row]) -> pa.Table:
     hour = pa.field("hour", pa.timestamp("us", tz="UTC"), nullable=False)
     commit = pa.field("commit_number", pa.int64(), nullable=False)
     return pa.Table.from_pylist(list(rows), schema=pa.schema([*texts, hour, *lists, commit]))
+
+
+def visit(zone: str, begin: datetime, end: datetime | None = None, device: str = "van") -> list[Row]:
+    """The events of a visit; without an end, it lasts."""
+    inside = 0.0 if end is None else (end - begin).total_seconds()
+    return [_event("enter", zone, device, begin)] + [_event("exit", zone, device, end, inside)] * (end is not None)
+
+
+def passage(gate: str, moment: datetime, direction: str = "forward", device: str = "van") -> list[Row]:
+    return [_event(direction, gate, device, moment)]
+
+
+def _event(kind: str, place: str, device: str, moment: datetime | None, value: float = 0.0) -> Row:
+    made = {"id": f"{kind} {place} {device} {moment}", "revision": 0, "tenant": "fleet", "device": device, "kind": kind}
+    return made | {"place": place, "time": moment, "value": value, "retracted": False}
+
+
+def facts(events: Iterable[Row], contract: PayerContract, rows: Iterable[Row] = ()) -> Facts:
+    """The facts of the contract's period; the device drove where rows of usage have distance in zones."""
+    schema = pa.schema([GEOFENCE_EVENTS.field(name) for name in EVENT_COLUMNS])
+    start, end = micros(contract.period.start), micros(contract.period.end)
+    return facts_of(pa.Table.from_pylist(list(events), schema=schema), start, end, driven_quarters(table(rows)))
 
 
 def price(meter: str, amount: str | None = "1.00", **more: object) -> dict[str, Any]:
@@ -149,6 +174,7 @@ class World:
                     spans=tuple(span for span in spans if span.begin_us < until),
                     assigned=assignments(one, start, end),
                     fees=(FeeSpan(micros(one.effective_from), one.fees),) if one.fees else (),
+                    held=tuple(HoldingTime(*held[:4]) for held in assignments(one, 0, EVER)),
                 )
             )
         return PayerContract(
