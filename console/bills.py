@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,7 +19,9 @@ from cloud_jobs.billing.register.closing import Closing, Days
 from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.errors import UnknownDocument
 from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.payments import balances
 from cloud_jobs.billing.register.tables import Register, closing_from, document_from
+from cloud_jobs.errors import LakeError
 from cloud_jobs.explain.issued_line import ExplainedLine, explain_line, records_of_hour
 from cloud_jobs.explain.metered_again import TrackBox, ids_near
 from cloud_jobs.lake.coverage import TenantDevice
@@ -45,6 +48,7 @@ _LARGE: Final = {"parties": "{}", "control_totals": "{}", "taxes": "[]"}
 _DOCUMENT_COLUMNS: Final = (
     *("legal_entity", "payer", "first_day", "last_day", "counter", "number", "type", "closing", "before", "currency"),
     *("time_zone", "snapshot", "closing_number", "net_minor", "tax_minor", "rounding_minor", "issued_at", "issue_date"),
+    "due_date",
     *("reference_number", "reference_date", "by", "reason"),
 )
 
@@ -158,6 +162,17 @@ class BillReader:
         """The rows of documents whose period overlaps days, newest first."""
         rows = self._rows("documents", _DOCUMENT_COLUMNS, days, payer)
         return sorted(rows, key=lambda row: (row["issue_date"], row["legal_entity"], row["counter"]), reverse=True)
+
+    def payments(self, rows: Sequence[Mapping[str, Any]], shown: int) -> dict[str, str]:
+        """What is paid of the invoices of the first rows, by number; `rows`: with all notes of these invoices."""
+        keys = {(row["payer"], row["first_day"]) for row in rows[:shown]}
+        found = list[IssuedDocument]()
+        for row in rows:
+            if (row["payer"], row["first_day"]) in keys:
+                # the table names a row that cannot be read
+                with suppress(LakeError):
+                    found.append(self.document(row))
+        return {number: one.text for number, one in balances(self.register, found, self._console.now()).items()}
 
     @staticmethod
     def document(row: Mapping[str, Any]) -> IssuedDocument:

@@ -125,12 +125,24 @@ DOCUMENTS = pa.schema(
         *_integers("snapshot", "closing_number", "net_minor", "tax_minor", "rounding_minor"),
         pa.field("issued_at", _UTC, nullable=False),
         *_days("issue_date"),
+        pa.field("due_date", pa.date32()),
         pa.field("reference_number", pa.string()),
         pa.field("reference_date", pa.date32()),
         *_texts("by", "reason", "head", "digest", "attempt"),
     ]
 )
 """One row for each invoice or note, see `billing.register.ledger.IssuedDocument`; never changed."""
+
+PAYMENTS = pa.schema(
+    [
+        *_texts("id", "document"),
+        *_days("date"),
+        *_integers("amount_minor"),
+        *_texts("currency", "reference", "by"),
+        pa.field("imported_at", _UTC, nullable=False),
+    ]
+)
+"""One row for each imported payment, see `billing.register.payments`; never changed."""
 
 
 RECORDS = pa.schema(
@@ -480,6 +492,7 @@ TABLES: Final = {
         ("legal_entity", "counter", "number", "payer", "first_day", "last_day", "issue_date", "attempt"),
         _OF_LONG,
     ),
+    "payments": TableSchema(PAYMENTS, (), ("document", "date", "id"), ("document",)),
 }
 
 WRITTEN_BY: Final = {
@@ -493,5 +506,6 @@ WRITTEN_BY: Final = {
     "erasures": "cloud-jobs maintain",
     **dict.fromkeys(("rated_lines", "certificates", "closings"), "waybill bill close"),
     "documents": "waybill bill issue",
+    "payments": "waybill bill paid",
 }
 """The command that fills a table."""

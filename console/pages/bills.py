@@ -43,6 +43,7 @@ DOCUMENTS: Final = (
     Column("net", "Net", Kind.MONEY),
     Column("tax", "Tax", Kind.MONEY),
     Column("gross", "Gross", Kind.MONEY),
+    Column("payment", "Payment"),
     Column("invoice", "Corrects", link="invoice_href"),
     Column("reason", "Reason"),
 )
@@ -193,12 +194,13 @@ def _found_documents(console: Console, query: Query, payer: str | None) -> list[
 
 
 def _documents(console: Console, found: list[Mapping[str, Any]], query: Query) -> Table:
+    payments = console.bills.payments(found, MAX_ROWS)
     return Table.of(
         "documents",
         "Invoices and notes",
         DOCUMENTS,
         found[:MAX_ROWS],
-        lambda row: _document_row(console, row, query),
+        lambda row: _document_row(console, row, query) | {"payment": payments.get(row["number"], "")},
         note=_note(query, len(found)),
         empty="nothing was issued; `waybill bill issue` issues the invoices of a closed period",
     )

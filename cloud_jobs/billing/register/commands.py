@@ -1,4 +1,4 @@
-"""`waybill bill`: close a period, issue and adjust its invoices, void one, and show closings and documents."""
+"""`waybill bill`: close a period, issue, adjust and void its invoices, show them, and pass them to accounting."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import getpass
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, Final
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.contracts.fields import Id, Language
@@ -33,11 +35,14 @@ from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.documents_of import issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
+from cloud_jobs.billing.register.journal import DatevBatch, DatevSettings, JournalTotals, csv_lines
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.looks import look_of
 from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
+from cloud_jobs.billing.register.payments import balance_of, balances, import_payments
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.register.terminal import (
+    balance_values,
     changes_table,
     changes_values,
     closing_values,
@@ -54,7 +59,8 @@ from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.reference.tables import reference_taken_at
 from cloud_jobs.terminal import cloud_errors_as_messages, screen
 from geo.reference.moments import stamp
-from waybill.settings import printable_json
+from waybill.daemon.durable_file import writing_durably
+from waybill.settings import load, open_file, printable_json
 
 
 def write_issued(
@@ -339,8 +345,11 @@ def list_documents(
     Example: waybill bill list --lake lake --period 2026-03
     """
     first, last = (None, None) if period is None else days_of(period)
-    found = Register(_lake(lake)).documents(payer, first_day=first, last_day=last)
-    _print(as_json, [document_values(one) for one in found], documents_table(found))
+    register = Register(_lake(lake))
+    found = register.documents(payer, first_day=first, last_day=last)
+    balance = balances(register, found, datetime.now(UTC))
+    values = [document_values(one) | balance_values(balance[one.number]) for one in found]
+    _print(as_json, values, documents_table(found, balance))
 
 
 @app.command(epilog=EXIT_STATUSES)
@@ -371,9 +380,103 @@ def show(
     forms = [*(form or []), *([Form.JSON] if as_json else [])]
     _check_folder(forms, out)
     tables = _lake(lake)
-    made = issued_document(Register(tables), number)
+    register = Register(tables)
+    made = issued_document(register, number)
     looks = partial(look_of, tables, language=language)
-    _show([made], forms, out, lambda: document_table(made, look_of(tables, made, language or "en")), looks)
+
+    def table() -> RenderableType:
+        shown = document_table(made, look_of(tables, made, language or "en"))
+        return Group(shown, Text(f"Payment: {balance_of(register, number, datetime.now(UTC)).text}"))
+
+    _show([made], forms, out, table, looks)
+
+
+@app.command(epilog=EXIT_STATUSES)
+@cloud_errors_as_messages("bill")
+def journal(
+    *,
+    lake: LakeOption,
+    period: Annotated[
+        str,
+        typer.Option("--period", parser=period_text, metavar="DAYS", help="The days of issue, as for `close`."),
+    ],
+    payer: PayersOption = None,
+    datev: Annotated[
+        Path | None,
+        typer.Option("--datev", help="Accounts of a seller (TOML); writes a posting batch for DATEV instead of a CSV."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write. Default: standard output.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the sums as JSON to standard output; needs --out.")
+    ] = False,
+) -> None:
+    """Write the documents that were issued on these days for accounting; the sums go to standard error.
+
+    Exit status 3: documents in another currency than the batch are left out.
+
+    Example: waybill bill journal --lake lake --period 2026-03 --datev datev.toml --out EXTF_2026-03.csv
+    """
+    if as_json and out is None:
+        raise typer.BadParameter("the journal itself goes to standard output: add --out, or leave out --json")
+    days, totals = days_of(period), JournalTotals()
+    register = Register(_lake(lake))
+    batch = None if datev is None else DatevBatch(load(DatevSettings, datev), *days)
+    seller = None if batch is None else batch.legal_entity
+    heads = (row["head"] for row in register.heads(*days, payer) if seller in (None, row["legal_entity"]))
+    postings = totals.count(heads)
+    lines = csv_lines(postings) if batch is None else batch.lines(postings, datetime.now(UTC))
+    pieces = (line.encode("utf-8" if batch is None else "cp1252", "replace") for line in lines)
+    if out is None:
+        _write(pieces)
+    else:
+        with writing_durably(out) as file:
+            file.writelines(pieces)
+    if as_json:
+        _print(True, totals.values, Group())
+    for line in totals.lines:
+        typer.echo(f"bill: {line}", err=True)
+    if batch is not None and batch.left_out:
+        typer.echo(
+            f"bill: {batch.left_out:,} postings in other currencies than {batch.currency} are left out", err=True
+        )
+        raise typer.Exit(NOT_ALL)
+
+
+@app.command(epilog=EXIT_STATUSES)
+@cloud_errors_as_messages("bill")
+def paid(
+    file: Annotated[Path, typer.Argument(help="CSV: document,date,amount,currency and, if you like, reference.")],
+    *,
+    lake: LakeOption,
+    by: ByOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import payments from the accounting system; a row that was imported before changes nothing.
+
+    Exit status 3: the named rows were refused, all others are imported.
+
+    Example: waybill bill paid payments.csv --lake lake
+    """
+    register = Register(_lake(lake))
+    clerk = _clerk(register.lake, by)
+    # creates the register's tables in an older lake
+    register.lake.create()
+    try:
+        with open_file(file) as binary, TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text:
+            found = import_payments(register, text, by=clerk.by, now=clerk.now)
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+    if as_json:
+        refused = [one._asdict() for one in found.refused]
+        _print(True, {"imported": found.imported, "known": found.known, "refused": refused}, Group())
+    else:
+        typer.echo(
+            f"{found.imported:,} payments imported, {found.known:,} known already, {len(found.refused):,} refused"
+        )
+        for one in found.refused:
+            typer.echo(f"bill: {file}:{one.line}: {one.reason}", err=True)
+    if found.refused:
+        raise typer.Exit(NOT_ALL)
 
 
 @app.command(epilog=EXIT_STATUSES)
@@ -505,5 +608,6 @@ def _print(as_json: bool, values: Any, table: RenderableType) -> None:
 
 
 def _write(content: Iterable[bytes]) -> None:
-    sys.stdout.buffer.writelines(content)
+    for piece in content:
+        sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()

@@ -8,7 +8,7 @@ always the newest posted closing, charge for charge.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Final
@@ -44,8 +44,8 @@ class IssuedDocument:
     """One numbered document. Amounts, in minor units, are added to what is owed; those of a credit are negative.
 
     `counter`: of its legal entity, from 1 without gaps. `closing`: id of the posted closing ("" for a void); `rank`:
-    that closing's. `before`: id of the closing posted until then ("" for an invoice). `by`, `reason`: who asked, and
-    why.
+    that closing's. `due_date`: once it is stored. `before`: id of the closing posted until then ("" for an invoice).
+    `by`, `reason`: who asked, and why.
     """
 
     key: PeriodKey
@@ -62,6 +62,7 @@ class IssuedDocument:
     issued_at: datetime
     issue_date: date
     rounding_minor: int = 0
+    due_date: date | None = field(default=None, compare=False)
     reference: PrecedingInvoice | None = None
     by: str = ""
     reason: str = ""

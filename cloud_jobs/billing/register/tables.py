@@ -45,6 +45,7 @@ CHARGE_COLUMNS: Final = ("payer", "run", *_STORED)
 _KINDS: Final = {kind.value: kind for kind in ChargeKind}
 _METERS: Final[dict[str, Meter | None]] = {"": None, **{meter.value: meter for meter in Meter}}
 
+Row = dict[str, Any]
 Columns = Mapping[str, Sequence[Any]]
 """Charges as columns: a month of many payers has millions."""
 
@@ -208,7 +209,7 @@ def taxes_from(text: str) -> tuple[TaxGroup, ...]:
 
 def document_row(document: IssuedDocument, head: str, digest: str, attempt: str) -> dict[str, Any]:
     """`digest`: of the whole document; `head`: the document without its body."""
-    reference = document.reference
+    reference, due = document.reference, json.loads(head).get("payment_due_date")
     return {
         **document.key._asdict(),
         "counter": document.counter,
@@ -225,6 +226,8 @@ def document_row(document: IssuedDocument, head: str, digest: str, attempt: str)
         "rounding_minor": document.rounding_minor,
         "issued_at": document.issued_at,
         "issue_date": document.issue_date,
+        # the head has it as text
+        "due_date": due and date.fromisoformat(due),
         "reference_number": None if reference is None else reference.number,
         "reference_date": None if reference is None else reference.issue_date,
         "by": document.by,
@@ -252,6 +255,7 @@ def document_from(row: Mapping[str, Any]) -> IssuedDocument:
         rounding_minor=row["rounding_minor"],
         issued_at=row["issued_at"].astimezone(UTC),
         issue_date=row["issue_date"],
+        due_date=row["due_date"],
         reference=None if number is None else PrecedingInvoice(number=number, issue_date=row["reference_date"]),
         by=row["by"],
         reason=row["reason"],
@@ -415,6 +419,20 @@ class Register:
     ) -> list[IssuedDocument]:
         """The documents of payers, or of all, whose periods overlap these days."""
         return self._documents(payers, first_day, last_day)
+
+    def heads(self, first_day: date, last_day: date, payers: Collection[str] | None = None) -> Iterator[Row]:
+        """The heads of the documents that were issued on these days, with legal entity and number.
+
+        A row group at a time: first those of the commands that issued the lowest numbers.
+        """
+        with self.lake.damage_as_error("documents"):
+            stored = StoredFiles.of(self.lake.open("documents"), "documents")
+            stored = StoredFiles(
+                stored.table, stored.actions.sort_by([("min.legal_entity", "ascending"), ("min.counter", "ascending")])
+            )
+            columns = ("legal_entity", "number", "payer", "head")
+            for rows in stored.rows(self.lake.files("documents"), columns, {"issue_date": (first_day, last_day)}):
+                yield from (row for row in rows.to_pylist() if payers is None or row["payer"] in payers)
 
     def ledger(
         self, opened: DeltaTable, keys: Iterable[PeriodKey], numbering: Mapping[str, Numbering] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
@@ -14,6 +14,7 @@ from cloud_jobs.billing.documents.document import PREVIEW_MARK
 from cloud_jobs.billing.rating import Charge, RatedAccount
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.payments import Balance, PaidState
 from cloud_jobs.billing.units import amount_text, quantity_text
 from cloud_jobs.terminal import Column, FittedTable
 from geo.reference.moments import stamp
@@ -137,6 +138,7 @@ def document_values(document: IssuedDocument) -> dict[str, Any]:
         "first_day": document.key.first_day.isoformat(),
         "last_day": document.key.last_day.isoformat(),
         "issue_date": document.issue_date.isoformat(),
+        "due_date": document.due_date and document.due_date.isoformat(),
         "issued_at": stamp(document.issued_at),
         "currency": document.currency,
         "net_minor": document.net_minor,
@@ -151,17 +153,31 @@ def document_values(document: IssuedDocument) -> dict[str, Any]:
     }
 
 
-def documents_table(documents: Iterable[IssuedDocument]) -> RenderableType:
-    """One row for each document. Amounts of credits are negative."""
+def balance_values(balance: Balance) -> dict[str, Any]:
+    """What is open of the document's invoice with its notes."""
+    is_known = balance.state is not PaidState.UNKNOWN
+    return {
+        "payment": balance.state.value,
+        "paid_minor": balance.paid_minor if is_known else None,
+        "open_minor": balance.owed_minor - balance.paid_minor if is_known else None,
+    }
+
+
+def documents_table(
+    documents: Iterable[IssuedDocument], balance: Mapping[str, Balance] | None = None
+) -> RenderableType:
+    """One row for each document. Amounts of credits are negative. `balance`: by number."""
+    payment = [] if balance is None else [Column("payment")]
     table = FittedTable(
         *(Column("number"), Column.text("type"), Column("date"), Column("payer"), Column("period")),
-        *(Column.number("net", optional=True), Column.number("tax", optional=True), Column.number("gross")),
+        *(Column.number("net", optional=True), Column.number("tax", optional=True), Column.number("gross"), *payment),
         *(Column("invoice", optional=True), Column("reason", folds=True, optional=True)),
     )
     for one in documents:
         kind = f"{one.type.heading.lower()}{' (void)' if one.is_void else ''}"
         amounts = [_amount(minor, one.currency) for minor in (one.net_minor, one.tax_minor, one.gross_minor)]
         invoice = "" if one.reference is None else one.reference.number
+        amounts += [] if balance is None else [balance[one.number].text]
         table.add(one.number, kind, str(one.issue_date), one.key.payer, one.key.text, *amounts, invoice, one.reason)
     return table
 

@@ -1,0 +1,225 @@
+"""Payments that an accounting system reports: imported once, checked row by row, and what is open by them."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from cloud_jobs.billing.documents.canonical import canonical_text
+from cloud_jobs.billing.register.errors import RegisterError
+from cloud_jobs.billing.register.ledger import IssuedDocument
+from cloud_jobs.billing.register.tables import Register, in_parts
+from cloud_jobs.billing.units import amount_text, exponent
+from cloud_jobs.lake.appending import append_missing
+from cloud_jobs.lake.data_files import StoredFiles
+
+_TABLE: Final = "payments"
+_COLUMNS: Final = ("document", "date", "amount", "currency")
+_OPTIONAL: Final = "reference"
+MAX_ROWS: Final = 100_000
+"""The most rows of a file."""
+_AT_ONCE: Final = 2_000
+_MAX_MINOR: Final = 10**15
+_MAX_TEXT: Final = 200
+
+
+class BadPayments(RegisterError):
+    """A file that holds no payments."""
+
+
+class RefusedPayment(NamedTuple):
+    line: int
+    reason: str
+
+
+@dataclass
+class PaymentImport:
+    """What became of the rows of a file. `known`: the number of those that were imported before."""
+
+    imported: int = 0
+    known: int = 0
+    refused: list[RefusedPayment] = field(default_factory=list)
+
+
+class _Row(NamedTuple):
+    line: int
+    document: str
+    date: date
+    amount: Decimal
+    currency: str
+    reference: str
+
+
+def import_payments(register: Register, lines: Iterable[str], *, by: str, now: datetime) -> PaymentImport:
+    """Adds the payments of a CSV in one commit; a row that was imported before changes nothing.
+
+    Raises BadPayments for a file with another header or too many rows; LakeError, CommitConflict.
+    """
+    found = PaymentImport()
+    rows = [*_parsed(lines, found.refused)]
+    currencies = _currencies(register, {one.document for one in rows})
+    made: dict[str, dict[str, Any]] = {}
+    repeated = Counter[tuple[Any, ...]]()
+    for one in rows:
+        if reason := _fault(one, currencies.get(one.document)):
+            found.refused.append(RefusedPayment(one.line, reason))
+            continue
+        minor = int(one.amount.scaleb(exponent(one.currency)))
+        key = (one.document, one.date.isoformat(), minor, one.currency, one.reference)
+        repeated[key] += 1
+        identity = sha256(canonical_text([*key, repeated[key]]).encode()).hexdigest()[:32]
+        facts = one._asdict() | {"id": identity, "amount_minor": minor, "by": by, "imported_at": now}
+        made[identity] = {name: value for name, value in facts.items() if name not in {"line", "amount"}}
+    found.refused.sort()
+
+    def missing(stored: pa.Table) -> list[dict[str, Any]]:
+        known = {*stored["id"].to_pylist()}
+        return [row for identity, row in made.items() if identity not in known]
+
+    found.imported = len(append_missing(register.lake, _TABLE, ["id"], missing)) if made else 0
+    found.known = len(made) - found.imported
+    return found
+
+
+def _parsed(lines: Iterable[str], refused: list[RefusedPayment]) -> Iterator[_Row]:
+    """The rows that can be read; the others are refused."""
+    reader = csv.DictReader(lines)
+    try:
+        header = [*(reader.fieldnames or ())]
+        if {*header} - {_OPTIONAL} != {*_COLUMNS} or len({*header}) != len(header):
+            raise BadPayments(
+                f"the first line must name the columns {','.join(_COLUMNS)} and may name {_OPTIONAL}; it is "
+                f"{','.join(header)[:_MAX_TEXT]!r}"
+            )
+        for count, row in enumerate(reader, 1):
+            if count > MAX_ROWS:
+                raise BadPayments(f"the file has more than {MAX_ROWS:,} rows; split it")
+            try:
+                yield _row(reader.line_num, row)
+            except (ArithmeticError, ValueError, TypeError, AttributeError) as error:
+                refused.append(RefusedPayment(reader.line_num, f"it cannot be read: {error}"))
+    except csv.Error as error:
+        raise BadPayments(f"line {reader.line_num} is no CSV: {error}") from error
+
+
+def _row(line: int, row: Mapping[str, Any]) -> _Row:
+    if None in row or None in row.values():
+        raise ValueError("it has more or fewer cells than the first line")
+    texts = {name: text.strip() for name, text in row.items()}
+    amount = texts["amount"]
+    if not amount.removeprefix("-").replace(".", "", 1).isdecimal() or not amount.isascii():
+        raise ValueError(f"the amount {amount[:_MAX_TEXT]!r} is not written as 1234.50 or -1234.50")
+    if max(map(len, texts.values())) > _MAX_TEXT:
+        raise ValueError(f"a cell has more than {_MAX_TEXT} characters")
+    day = date.fromisoformat(texts["date"])
+    return _Row(line, texts["document"], day, Decimal(amount), texts["currency"], texts.get(_OPTIONAL, ""))
+
+
+def _fault(one: _Row, currency: str | None) -> str:
+    """Why a payment is refused; "" if it is not."""
+    if currency is None:
+        return f"there is no document {one.document!r}"
+    if one.currency != currency:
+        return f"{one.document} is in {currency}, not in {one.currency!r}"
+    minor = one.amount.scaleb(exponent(currency))
+    if not minor or minor != int(minor) or abs(minor) > _MAX_MINOR:
+        return f"the amount {one.amount} is 0, too large, or has more decimals than {currency}"
+    return ""
+
+
+def _currencies(register: Register, numbers: Collection[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in in_parts(sorted(numbers), _AT_ONCE):
+        where = [("number", "in", pa.array(part, pa.string()))]
+        rows = register.lake.rows("documents", ["number", "currency"], where=where)
+        found |= dict(zip(rows["number"].to_pylist(), rows["currency"].to_pylist(), strict=True))
+    return found
+
+
+# What is open.
+
+
+class PaidState(StrEnum):
+    """`UNKNOWN`: no payment was ever imported."""
+
+    UNKNOWN = "unknown"
+    NOTHING_DUE = "nothing due"
+    OPEN = "open"
+    PART_PAID = "part paid"
+    PAID = "paid"
+    OVERPAID = "overpaid"
+    OVERDUE = "overdue"
+
+
+class Balance(NamedTuple):
+    """What is owed for an invoice and all its notes, and what was paid of it."""
+
+    state: PaidState
+    owed_minor: int = 0
+    paid_minor: int = 0
+    currency: str = ""
+
+    @property
+    def text(self) -> str:
+        if self.state in {PaidState.UNKNOWN, PaidState.NOTHING_DUE, PaidState.PAID}:
+            return self.state.value
+        return (
+            f"{self.state.value} {amount_text(abs(self.owed_minor - self.paid_minor), self.currency)} {self.currency}"
+        )
+
+
+def balances(register: Register, documents: Collection[IssuedDocument], now: datetime) -> dict[str, Balance]:
+    """The balance of each document's invoice by the document's number. `documents`: with the notes of their invoices.
+
+    Raises LakeError, StoreUnavailable.
+    """
+    lake = register.lake
+    if not lake.has(_TABLE) or not sum(StoredFiles.of(lake.open(_TABLE), _TABLE).row_counts):
+        return {one.number: Balance(PaidState.UNKNOWN) for one in documents}
+    paid = Counter[str]()
+    for part in in_parts(sorted(one.number for one in documents), _AT_ONCE):
+        rows = lake.rows(_TABLE, ["document", "amount_minor"], where=[("document", "in", pa.array(part, pa.string()))])
+        for row in rows.group_by("document").aggregate([("amount_minor", "sum")]).to_pylist():
+            paid[row["document"]] += row["amount_minor_sum"]
+    of_invoice: defaultdict[str, list[IssuedDocument]] = defaultdict(list)
+    for one in documents:
+        of_invoice[one.reference.number if one.reference else one.number].append(one)
+    return {
+        one.number: found
+        for group in of_invoice.values()
+        for found in [_balance(group, sum(paid[one.number] for one in group), now)]
+        for one in group
+    }
+
+
+def balance_of(register: Register, number: str, now: datetime) -> Balance:
+    """The balance of a document's invoice. Raises UnknownDocument, LakeError, StoreUnavailable."""
+    key = register.document(number)[0].key
+    beside = register.documents([key.payer], first_day=key.first_day, last_day=key.last_day)
+    return balances(register, beside, now)[number]
+
+
+def _balance(group: Collection[IssuedDocument], paid_minor: int, now: datetime) -> Balance:
+    """Pure. What has no due date, such as a credit, counts at once."""
+    today = now.astimezone(ZoneInfo(next(iter(group)).time_zone)).date()
+    owed = sum(one.gross_minor for one in group)
+    due = sum(one.gross_minor for one in group if one.due_date is None or one.due_date < today)
+    if owed == paid_minor:
+        state = PaidState.PAID if paid_minor else PaidState.NOTHING_DUE
+    elif owed < paid_minor:
+        state = PaidState.OVERPAID
+    elif due > paid_minor:
+        state = PaidState.OVERDUE
+    else:
+        state = PaidState.PART_PAID if paid_minor else PaidState.OPEN
+    return Balance(state, owed, paid_minor, next(iter(group)).currency)

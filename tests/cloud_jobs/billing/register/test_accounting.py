@@ -1,0 +1,149 @@
+"""What leaves for accounting: each document once, to the cent; and payments that come back, each once."""
+
+import csv
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cloud_jobs.billing.register import commands
+from cloud_jobs.billing.register.commands import NOT_ALL
+from cloud_jobs.billing.register.payments import PaidState, balances
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
+from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake, used
+from tests.cloud_jobs.billing.register.test_commands import run, values
+
+INVOICE, NOTE, OTHER = "WB-EU-00000001", "WB-EU-00000003", "WB-EU-00000002"
+DATEV = """
+legal_entity = "waybill-eu"
+consultant = 29098
+client = 55003
+fiscal_year = 2026-01-01
+receivables = 1400
+debtors = { beta = 10002 }
+revenue = [{ vat = "S", rate = 19, account = 8400 }, { vat = "AE", account = 8337 }]
+"""
+
+
+@pytest.fixture
+def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BilledLake:
+    """10 km at 0.45 and 19 % are 5.36, 4 km without VAT 1.80; a note of 12 km then adds 1.07."""
+    monkeypatch.setattr(commands, "checked_time", lambda _: NOW)
+    made = BilledLake.create(tmp_path / "lake", "van-1", "van-2")
+    reverse = {"category": "AE", "exemption_reason": "Reverse charge"}
+    theirs = payer(vat=reverse, vat_id="FR40303265045")
+    made.publish(
+        legal_entity(),
+        tariff(price()),
+        account("acme", device("van-1"), name='=HYPERLINK("x") Łódź'),
+        account("beta", device("van-2"), payer=theirs),
+    )
+    made.use(used("van-1", 10_000), used("van-2", 4_000))
+    for command in ("close", "issue"):
+        assert run(made, command, "--period", "2026-03").exit_code == 0
+    made.use(used("van-1", 12_000))
+    for command in ("close", "adjust"):
+        run(made, command, "--period", "2026-03", "--payer", "acme")
+    return made
+
+
+ISSUED_ON = "2026"
+
+
+def test_the_journal_has_each_document_once_and_its_sums(books: BilledLake, tmp_path: Path) -> None:
+    result = run(books, "journal", "--period", ISSUED_ON)
+    assert result.exit_code == 0, result.output
+    rows = [*csv.DictReader(io.StringIO(result.stdout))]
+    assert [(one["document"], one["net"], one["tax"], one["gross"], one["preceding"]) for one in rows] == [
+        (INVOICE, "4.50", "0.86", "5.36", ""),
+        (OTHER, "1.80", "0.00", "1.80", ""),
+        (NOTE, "0.90", "0.17", "1.07", INVOICE),
+    ]
+    assert [(one["vat_category"], one["vat_rate"]) for one in rows] == [("S", "19"), ("AE", "0"), ("S", "19")]
+    assert rows[0]["buyer"].startswith("'=HYPERLINK"), "a spreadsheet computes nothing"
+    assert "3 documents: net 7.20 EUR, tax 1.03 EUR, rounding 0.00 EUR, gross 8.23 EUR" in result.stderr
+    file = tmp_path / "journal.csv"
+    sums = values(run(books, "journal", "--period", ISSUED_ON, "--json", "--out", str(file)))
+    assert sums["EUR"]["gross_minor"] == 823
+    assert file.read_bytes() == result.stdout_bytes
+    assert run(books, "journal", "--period", "2025").stdout.count("\n") == 1
+
+
+def test_a_posting_batch_has_debtors_and_revenue_accounts(books: BilledLake, tmp_path: Path) -> None:
+    chart = tmp_path / "datev.toml"
+    chart.write_text(DATEV, encoding="utf-8")
+    result = run(books, "journal", "--period", ISSUED_ON, "--datev", str(chart))
+    assert result.exit_code == 0, result.output
+    head, names, *lines = result.stdout_bytes.decode("cp1252").split("\r\n")
+    assert head.startswith('"EXTF";700;21;"Buchungsstapel";13;')
+    assert head.endswith(';29098;55003;20260101;4;20260101;20261231;"Waybill";"";1;0;0;"EUR";;;;;;;;;')
+    assert {len(line.split(";")) for line in (names, *lines[:-1])} == {125}
+    assert [line.split(";")[:10] for line in lines[:-1]] == [
+        ["5,36", '"S"', '"EUR"', "", "", "", "1400", "8400", "", "0106"],
+        ["1,80", '"S"', '"EUR"', "", "", "", "10002", "8337", "", "0106"],
+        ["1,07", '"S"', '"EUR"', "", "", "", "1400", "8400", "", "0106"],
+    ]
+    assert '"Invoice =HYPERLINK(""x"") ?ód?"' in lines[0], "code page 1252 has no Ł and no ź"
+    assert '"FR40303265045"' in lines[1]
+    chart.write_text(DATEV.replace('"AE"', '"E"'), encoding="utf-8")
+    refused = run(books, "journal", "--period", ISSUED_ON, "--datev", str(chart), "--out", str(tmp_path / "x.csv"))
+    assert (refused.exit_code, "VAT AE 0, for which `revenue` has no account" in refused.stderr) == (1, True)
+    assert not (tmp_path / "x.csv").exists()
+    chart.write_text(DATEV.replace("2026-01-01", "2025-07-01"), encoding="utf-8")
+    assert "not within the fiscal year" in run(books, "journal", "--period", "2026", "--datev", str(chart)).stderr
+
+
+def paid(books: BilledLake, folder: Path, *rows: str, header: str = "document,date,amount,currency") -> str:
+    file = folder / "payments.csv"
+    file.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    result = run(books, "paid", str(file), "--by", "A. Clerk")
+    return f"{result.exit_code} {result.output}"
+
+
+def states(books: BilledLake, now: datetime = datetime(2026, 6, 2, tzinfo=UTC)) -> dict[str, str]:
+    found = books.register.documents()
+    return {number: one.text for number, one in balances(books.register, found, now).items()}
+
+
+def test_payments_are_imported_once_and_say_what_is_open(books: BilledLake, tmp_path: Path) -> None:
+    assert {*states(books).values()} == {PaidState.UNKNOWN}
+    assert "1 payments imported, 0 known already, 0 refused" in paid(books, tmp_path, f"{OTHER},2026-06-20,1.80,EUR")
+    late = datetime(2026, 12, 1, tzinfo=UTC)
+    # the note of 1.07 is part of its invoice
+    assert states(books) == {INVOICE: "open 6.43 EUR", NOTE: "open 6.43 EUR", OTHER: "paid"}
+    assert states(books, late)[INVOICE] == "overdue 6.43 EUR"
+    rows = [f"{INVOICE},2026-06-20,5.00,EUR", f"{INVOICE},2026-06-20,5.00,EUR"]
+    assert "0 2 payments imported" in paid(books, tmp_path, *rows), "equal rows of a file are two payments"
+    assert "0 0 payments imported, 2 known already" in paid(books, tmp_path, *rows)
+    assert states(books)[NOTE] == "overpaid 3.57 EUR"
+    paid(books, tmp_path, f"{INVOICE},2026-06-21,-5.00,EUR")
+    assert states(books)[INVOICE] == "part paid 1.43 EUR"
+    assert states(books, late)[INVOICE] == "overdue 1.43 EUR"
+    assert "Payment: " in run(books, "show", INVOICE).stdout
+    [first, *_] = values(run(books, "list", "--json"))
+    assert (first["paid_minor"], first["open_minor"]) == (500, 143)
+    # an equal payment with a reference of its own is another
+    assert "0 1 payments imported" in paid(
+        books, tmp_path, f"{INVOICE},2026-06-20,5.00,EUR,tx-9", header="document,date,amount,currency,reference"
+    )
+
+
+def test_refused_rows_are_named_and_lose_no_other(books: BilledLake, tmp_path: Path) -> None:
+    wrong = {
+        "WB-EU-00000009,2026-06-20,1.00,EUR": "there is no document 'WB-EU-00000009'",
+        f"{OTHER},2026-06-20,1.00,USD": f"{OTHER} is in EUR, not in 'USD'",
+        f"{OTHER},20.06.2026,1.00,EUR": "Invalid isoformat string",
+        f'{OTHER},2026-06-20,"1,00",EUR': "the amount '1,00' is not written as 1234.50",
+        f"{OTHER},2026-06-20,0.001,EUR": "has more decimals than EUR",
+        f"{OTHER},2026-06-20,1.00": "more or fewer cells",
+    }
+    said = paid(books, tmp_path, *wrong, f"{OTHER},2026-06-20,1.80,EUR")
+    assert said.startswith(f"{NOT_ALL} 1 payments imported, 0 known already, 6 refused")
+    for line, reason in enumerate(wrong.values(), 2):
+        assert f"payments.csv:{line}: " in said
+        assert reason in said
+    assert states(books)[OTHER] == "paid"
+    other = paid(books, tmp_path, f"{OTHER};2026-06-20;1.80;EUR", header="document;date;amount;currency")
+    assert other.startswith("1 ")
+    assert "must name the columns document,date,amount,currency" in other
