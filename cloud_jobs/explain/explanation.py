@@ -1,4 +1,4 @@
-"""A charge taken apart into hours, or a fee into days and charges, and whether it can be reproduced. Pure."""
+"""A charge taken apart into hours, or into days and other charges, and whether it can be reproduced. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
+from itertools import chain, islice
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -25,7 +27,7 @@ from cloud_jobs.billing.rating import (
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
 from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key
 from cloud_jobs.billing.rating.facts import Facts, Passage, rows_of_facts
-from cloud_jobs.billing.rating.fees import LIMITED, FeeDue
+from cloud_jobs.billing.rating.fees import LIMITED, FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
     Place,
     PoolStage,
@@ -39,7 +41,7 @@ from cloud_jobs.billing.rating.pools import (
     pool_stages,
     worth_of,
 )
-from cloud_jobs.billing.rating.rate import AccountRating, charges_and_fees
+from cloud_jobs.billing.rating.rate import AccountRating, CapReduction, account_bill
 from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
@@ -154,8 +156,8 @@ class Explanation:
 
     @property
     def quantity_agrees(self) -> bool:
-        # a fee has no hours
-        return self.charge.key.kind is ChargeKind.FEE or self.quantity == self.charge.quantity
+        # only usage has hours
+        return self.charge.key.kind is not ChargeKind.USAGE or self.quantity == self.charge.quantity
 
     @property
     def digest_agrees(self) -> bool:
@@ -235,21 +237,83 @@ def _fact_text(one: PricedFact) -> str:
     return f"{begin} to {end}, {quantity}, events {', '.join(fact.ids)}"
 
 
-def explain_fee(
+MAX_DAYS: Final = 62
+"""The most days of a daily cap that are taken apart one by one."""
+
+
+def explain_derived(
     contract: PayerContract, usage: pa.Table | None, charge: Charge, facts: Facts = NO_FACTS
 ) -> Explanation:
-    """Explains a fee from the usage in force and the facts of all devices of its account; None: too many to read again.
+    """Explains a cap, a fee or a minimum from the usage in force and the facts of all devices of its account.
+
+    `usage`: None: too many devices to read again. That of one device is enough for its caps, if no price is pooled.
 
     `contract`: of at least the charge's account. Raises BillingError for usage that cannot be rated.
     """
-    amount, arithmetic = None, list[tuple[str, str]]()
+    amount, parts = None, list[list[tuple[str, str]]]()
     if usage is not None:
         contract = _of_account(contract, charge.key.account)
-        charges, dues = charges_and_fees(_rated(contract, usage, facts), contract)
-        parts = [(one, part) for one in dues for part in one.charges(charge.key.account) if part.key == charge.key]
-        mine, amount = [one for one, _ in parts], sum(part.amount_minor for _, part in parts)
-        arithmetic = [step for one in mine for step in _arithmetic_of_fee(contract, one, charges)]
-    return Explanation(charge=charge, hours=(), digest="", amount_minor=amount, arithmetic=tuple(arithmetic))
+        bill, key, currency = (
+            account_bill(_rated(contract, usage, facts), contract),
+            charge.key,
+            contract.payer.currency,
+        )
+        amount = sum(one.amount_minor for one in bill.charges if one.key == key)
+        cuts = ((cap, one) for cap in bill.caps for one in cap.charges if one.key == key)
+        parts += ([*_arithmetic_of_cap(cap, one, currency)] for cap, one in cuts)
+        dues = ((due, one) for due in bill.fees for one in due.charges(key.account) if one.key == key)
+        parts += (
+            [*_arithmetic_of_fee(contract, due, bill.usage), *_of_tax(due.minor, one, currency)] for due, one in dues
+        )
+        least = ((due, one) for due in (bill.minimum,) if due for one in due.charges(key.account) if one.key == key)
+        parts += ([*_arithmetic_of_minimum(contract, due), *_of_tax(due.minor, one, currency)] for due, one in least)
+        if len(parts) > 1:
+            parts.append([("together", f"{amount_text(amount, currency)} {currency}")])
+    return Explanation(charge=charge, hours=(), digest="", amount_minor=amount, arithmetic=tuple(chain(*parts)))
+
+
+def _of_tax(minor: int, part: Charge, currency: str) -> Iterator[tuple[str, str]]:
+    """The part that is taxed alike, if it is not all."""
+    if part.amount_minor != minor:
+        yield f"the part with tax {part.key.tax}", f"{amount_text(part.amount_minor, currency)} {currency}"
+
+
+def _arithmetic_of_cap(cap: CapReduction, charge: Charge, currency: str) -> Iterator[tuple[str, str]]:
+    """Each day above a daily cap, or all of the period; and what was taken off."""
+    minor = 10 ** exponent(currency)
+    days = sorted(day for day in cap.days if day.text == charge.key.price)
+    over = [day.used_minor - day.left_minor for day in days]
+    for day, above in islice(zip(days, over, strict=True), MAX_DAYS):
+        used, left = _text(day.used_minor / minor), _text(day.left_minor / minor)
+        yield f"{day.day}: {used} {currency}, of which {left} {currency} stay", f"{_text(-above / minor)} {currency}"
+    if len(days) > MAX_DAYS:
+        rest = sum(over[MAX_DAYS:], Fraction(0))
+        yield f"{len(days) - MAX_DAYS} more days", f"{_text(-rest / minor)} {currency}"
+    if len(days) > 1:
+        yield "together", f"{_text(-sum(over, Fraction(0)) / minor)} {currency}"
+    if not days:
+        yield "charged until here", f"{amount_text(cap.before_minor, currency)} {currency}"
+    whole = sum(one.amount_minor for one in cap.charges if one.key.price == charge.key.price)
+    words = "rounded; what stays is at most the caps of the days" if days else charge.key.price
+    yield words, f"{amount_text(whole, currency)} {currency}"
+    yield from _of_tax(whole, charge, currency)
+
+
+def _arithmetic_of_minimum(contract: PayerContract, due: MinimumDue) -> Iterator[tuple[str, str]]:
+    """The minimum by its days, what was charged without it, and what is missing."""
+    currency, (charged, whole) = contract.payer.currency, due.days
+    minor = 10 ** exponent(currency)
+    yield "agreed for a period", f"{_text(Fraction(due.amount))} {due.currency}"
+    if charged != whole:
+        yield f"{charged} of {whole} days", f"{_text(Fraction(due.amount) * Fraction(*due.days))} {due.currency}"
+    if due.currency != currency:
+        yield (
+            f"exchanged at {_text(worth_of(due.currency, contract) / minor)}",
+            f"{_text(due.exact_minor / minor)} {currency}",
+        )
+    yield "rounded, a half up", f"{amount_text(due.minor + due.owed_minor, currency)} {currency}"
+    yield "less usage, caps and fees", f"{amount_text(due.owed_minor, currency)} {currency}"
+    yield "missing", f"{amount_text(due.minor, currency)} {currency}"
 
 
 def _arithmetic_of_fee(contract: PayerContract, due: FeeDue, charges: Sequence[Charge]) -> Iterator[tuple[str, str]]:
@@ -260,7 +324,7 @@ def _arithmetic_of_fee(contract: PayerContract, due: FeeDue, charges: Sequence[C
         yield fee.name, f"{_text(Fraction(fee.amount))} {due.agreed.currency}"
     else:
         lines = Counter[str]()
-        for key, _, _, of_charge, _ in charges:
+        for key, _, _, of_charge, *_ in charges:
             is_mine = due.of in {("", ""), (key.tenant, key.device)} and key.kind is ChargeKind.USAGE
             if is_mine and key.meter is not None and fee.covers(key.meter, key.zone):
                 parts = key.meter.value, place_text(key.meter, key.zone), key.window and f"window {key.window}"
@@ -371,7 +435,7 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
     if (cell.region, cell.meter) != (key.region, key.meter) or cell.zone != key.zone or cell.version < 0:
         return False
     price = book.price(cell.version, cell.meter, cell.zone, cell.window, cell.attributes)
-    return price is not None and (price.text, price.tax, price.price.window) == (key.price, key.tax, key.window)
+    return price is not None and (price.text, price.tax, price.window) == (key.price, key.tax, key.window)
 
 
 def _book(contract: PayerContract) -> PriceBook:

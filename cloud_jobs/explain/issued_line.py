@@ -26,8 +26,8 @@ from cloud_jobs.explain.explanation import (
     ExplainedHour,
     Explanation,
     explain,
+    explain_derived,
     explain_facts,
-    explain_fee,
     with_hours_again,
 )
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
@@ -77,7 +77,7 @@ def records_of_hour(lake: Lake, device: TenantDevice, hour: ExplainedHour, limit
 
 
 MAX_POOL_DEVICES: Final = 1_000
-"""The most devices of a pool, or of an account with a fee, that are rated again; for more the amount is unknown."""
+"""The most devices of a pool or an account that are rated again; for more the amount is unknown."""
 _MOMENT: Final = timedelta.resolution
 
 
@@ -110,7 +110,7 @@ def explain_line(
     hours: Collection[datetime] | None = None,
     issued: IssuedAgain | None = None,
 ) -> ExplainedLine:
-    """Explains a fee, or the usage charge of a device on a line, and computes its hours again from the records.
+    """Explains a charge on a line: of a device, or of the account. Hours of usage are computed again.
 
     `hours`: only these are computed again; None: all of them. `issued`: the document, if it was made again already.
     For a note, the charge of its closing is explained. Raises UnknownDocument, BillingError, RegisterDamaged,
@@ -124,7 +124,7 @@ def explain_line(
     charge = _charge(issued.charges[closing.id], key)
     posted = issued.before if issued.closing else None
     snapshot = read_snapshot(lake, closing.snapshot_id)
-    if snapshot.usage_tracks is None:
+    if snapshot.usage_tracks is None and key.kind is ChargeKind.USAGE:
         raise BillingError(
             f"snapshot {snapshot.id} does not state the track settings of its usage; run `cloud-jobs usage` and"
             " close the period again"
@@ -160,12 +160,12 @@ def explain_charge(
     *,
     hours: Collection[datetime] | None = None,
 ) -> ExplainedCharge:
-    """Explains a fee, or the usage charge of a device, and computes its hours again from the records.
+    """Explains a charge, and computes the hours of usage again from the records.
 
     `reference`: rows of the table `reference` at the snapshot. `hours`: as in `explain_line`. Raises LakeError.
     """
-    if charge.key.kind is ChargeKind.FEE:
-        return ExplainedCharge(_explained_fee(lake, snapshot, contract, charge), None, None)
+    if charge.key.kind is not ChargeKind.USAGE:
+        return ExplainedCharge(_explained_derived(lake, snapshot, contract, charge), None, None)
     if charge.key.meter in FACTS:
         of_device = {TenantDevice(charge.key.tenant, charge.key.device)}
         facts = _facts(lake, snapshot, contract, of_device)
@@ -189,10 +189,6 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
         raise BillingError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
     stated = found[0]
     kind, meter = ChargeKind(stated["kind"]), stated["meter"] and Meter(stated["meter"])
-    if kind not in {ChargeKind.USAGE, ChargeKind.FEE}:
-        raise BillingError(
-            f"line {line} of {number} is a {stated['kind']}: it follows from other lines, not from records"
-        )
     devices = [TenantDevice(one["tenant"], one["device"]) for one in entries]
     if device is None and len(devices) > 1:
         named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
@@ -215,7 +211,7 @@ def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge:
     key = charge.key
     mine = TenantDevice(key.tenant, key.device)
     devices = {mine}
-    if _is_pooled(contract, key):
+    if _is_pooled(contract, key.account, key):
         devices = {one.of_device for one in contract.assigned if one.account == key.account} | devices
     is_whole = len(devices) <= MAX_POOL_DEVICES
     usage = usage_rows(
@@ -224,12 +220,16 @@ def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge:
     return explain(contract, usage, charge, is_whole=is_whole)
 
 
-def _explained_fee(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
-    devices = {one.of_device for one in contract.assigned if one.account == charge.key.account}
+def _explained_derived(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
+    key = charge.key
+    devices = {one.of_device for one in contract.assigned if one.account == key.account}
+    is_cap = key.kind in {ChargeKind.DAILY_CAP, ChargeKind.PERIOD_CAP}
+    if is_cap and key.device and not _is_pooled(contract, key.account):
+        devices = {TenantDevice(key.tenant, key.device)}
     if len(devices) > MAX_POOL_DEVICES:
-        return explain_fee(contract, None, charge)
+        return explain_derived(contract, None, charge)
     usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
-    return explain_fee(contract, usage, charge, _facts(lake, snapshot, contract, devices))
+    return explain_derived(contract, usage, charge, _facts(lake, snapshot, contract, devices))
 
 
 def _facts(lake: Lake, snapshot: LakeState, contract: PayerContract, devices: Collection[TenantDevice]) -> Facts:
@@ -240,20 +240,21 @@ def _facts(lake: Lake, snapshot: LakeState, contract: PayerContract, devices: Co
     return found.facts
 
 
-def _is_pooled(contract: PayerContract, key: ChargeKey) -> bool:
-    """Whether the amount depends on other devices of the account."""
-    return any(pool.scope is not Pool.DEVICE for pool in _pools_of(contract, key))
-
-
-def _pools_of(contract: PayerContract, key: ChargeKey) -> Iterator[PoolKey]:
-    """The pools of the prices that a charge may be of."""
-    tariffs = [span.tariff for one in contract.accounts if one.id == key.account for span in one.spans]
+def _pools_of(contract: PayerContract, account: str, charged: ChargeKey | None = None) -> Iterator[PoolKey]:
+    """The pools of an account's prices, or of those that a charge may be of."""
+    tariffs = [span.tariff for one in contract.accounts if one.id == account for span in one.spans]
     for tariff in tariffs:
         for stated in tariff.prices:
-            price = stated.of_zone(key.zone) if key.zone in stated.amounts else stated
+            price = stated.of_zone(charged.zone) if charged and charged.zone in stated.amounts else stated
             named = tariff.pool_of.get(price.pool_id)
-            if price.meter is key.meter and price_text(price, tariff.currency, named) == without_factors(key.price):
+            text = price_text(price, tariff.currency, named)
+            if charged is None or (price.meter, text) == (charged.meter, without_factors(charged.price)):
                 yield price.pool_key(named)
+
+
+def _is_pooled(contract: PayerContract, account: str, charged: ChargeKey | None = None) -> bool:
+    """Whether amounts of a device depend on other devices of the account. `charged`: only by the price of this."""
+    return any(pool.scope is not Pool.DEVICE for pool in _pools_of(contract, account, charged))
 
 
 def _computable(

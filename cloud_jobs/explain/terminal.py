@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cloud_jobs.billing.rating import Charge
+from cloud_jobs.billing.rating import Charge, ChargeKind
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, amount_text, place_text, quantity_text
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine
@@ -34,6 +34,8 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "meter": key.meter and key.meter.value,
         "zone": key.zone,
         "window": key.window,
+        "kind": key.kind.value,
+        "days": (found.charge.days or "").split(),
         "price": key.price,
         "currency": line.currency,
         "charge": _charge_values(found.charge),
@@ -63,8 +65,8 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
 
 def line_tables(line: ExplainedLine, limit: int) -> RenderableType:
     arithmetic = [made] if (made := _arithmetic_table(line)) else []
-    meter = line.explanation.charge.key.meter
-    hours = [_hours_table(line, limit)] if meter and meter not in FACTS else []
+    key = line.explanation.charge.key
+    hours = [_hours_table(line, limit)] if key.kind is ChargeKind.USAGE and key.meter not in FACTS else []
     return Group(*hours, *arithmetic, _checks_table(line), *map(Text, notes_of(line)))
 
 
@@ -91,7 +93,7 @@ def record_values(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _hours_table(line: ExplainedLine, limit: int) -> FittedTable:
     found = line.explanation
-    key, meter = found.charge.key, _meter(found.charge)
+    key, meter = found.charge.key, Meter(found.charge.key.meter or "")
     parts = (f"{key.tenant}/{key.device}", meter.value, place_text(meter, key.zone), f"at {key.price}")
     title = f"{line.number}, line {line.line}: {', '.join(part for part in parts if part)}"
     table = FittedTable(
@@ -131,9 +133,9 @@ class Check(NamedTuple):
 
 
 def checks_of(line: ExplainedLine) -> tuple[Check, ...]:
-    """Each value of the charge, held against what its hours give; of a fee, which has none, the amount."""
+    """Each value of the charge, held against what its hours give; only the amount, if it has none."""
     found = line.explanation
-    charge, meter = found.charge, found.charge.key.meter
+    charge, meter = found.charge, _meter(found.charge)
     amounts = (charge.amount_minor, found.amount_minor)
     stated, again = (
         "unknown" if one is None else f"{amount_text(one, line.currency)} {line.currency}" for one in amounts
@@ -208,7 +210,7 @@ def notes_of(line: ExplainedLine) -> Iterable[str]:
 
 
 def _charge_text(charge: Charge, currency: str) -> str:
-    meter, amount = charge.key.meter, f"{amount_text(charge.amount_minor, currency)} {currency}"
+    meter, amount = _meter(charge), f"{amount_text(charge.amount_minor, currency)} {currency}"
     return f"{quantity_text(meter, charge.quantity)} {MEASURE_OF[meter].unit}, {amount}" if meter else amount
 
 
@@ -228,9 +230,9 @@ def _charge_values(charge: Charge) -> dict[str, Any]:
     }
 
 
-def _meter(charge: Charge) -> Meter:
-    assert charge.key.meter is not None, "a usage charge is of a meter"
-    return charge.key.meter
+def _meter(charge: Charge) -> Meter | None:
+    """What a usage charge measures; None for other charges, which measure nothing."""
+    return charge.key.meter if charge.key.kind is ChargeKind.USAGE else None
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A document as it is printed, each line taken apart into hours, and each hour down to its fixes."""
+"""A document as it is printed, each line taken apart into hours or steps, and each hour down to its fixes."""
 
 from __future__ import annotations
 
@@ -233,8 +233,7 @@ def _lines(document: Document, show: Presentation, place: Place, zone: str) -> I
             "net_amount": texts[5],
             "net_minor": line["invoice_line_net_amount"]["minor"],
             **{name: line[name] for name in ("account", "region", "kind", "meter", "zone", "window")},
-            # what follows from other lines has no hours
-            "href": place.href("lines", str(number), zone=zone) if line["kind"] == ChargeKind.USAGE.value else "",
+            "href": place.href("lines", str(number), zone=zone),
         }
 
 
@@ -263,7 +262,7 @@ def _vehicles(document: Document, show: Presentation, place: Place, query: Query
         line = line_of[entry["line"]]
         _, item, quantity, _, _, amount = show.part(line, entry)
         device = {"tenant": entry["tenant"], "device": entry["device"]}
-        is_open = line["kind"] == ChargeKind.USAGE.value and (place.bare or query.viewer.sees_tenant(entry["tenant"]))
+        is_open = place.bare or not entry["device"] or query.viewer.sees_tenant(entry["tenant"])
         name = show.vehicle(f"{entry['tenant']}/{entry['device']}") if entry["device"] else line["account_name"]
         return {
             "line": entry["line"],
@@ -278,9 +277,8 @@ def _vehicles(document: Document, show: Presentation, place: Place, query: Query
         }
 
     entries = [one for one in document["annex"] if only in (0, one["line"])]
-    title, note = (
-        ("Vehicles of this line", "Choose a vehicle to see its hours. ") if only else ("Each vehicle's part", "")
-    )
+    title = "Vehicles of this line" if only else "Each vehicle's part"
+    note = "Choose a vehicle to see how its part arises. " if only else ""
     note = (note + _cut(len(entries), MAX_VEHICLES, "parts", place)).strip()
     shown = entries[:MAX_VEHICLES]
     return Table.of("vehicles", title, VEHICLES[bool(only) :], shown, row, note=note, empty="no vehicle has a part")
@@ -309,28 +307,27 @@ def file(console: Console, query: Query) -> Download:
 
 
 def line_page(console: Console, query: Query) -> Page:
-    """A line: its devices, or the hours of one device, held against the charge."""
+    """A line: its devices, or what one charge is made of, held against it."""
     query, place = Place.asked(console, query)
     issued, line = _line_of(console, query, place)
     number = line["invoice_line_identifier"]
-    path, title = place.href("lines", str(number)), f"Line {number} of {place.number}: {line['item_name']}"
+    show = Presentation(issued.document, look_of(console.lake.lake, issued.document, "en"))
+    item = show.item(line, line["days"])
+    path, title = place.href("lines", str(number)), f"Line {number} of {place.number}: {item}"
     extra, zone = {"bare": place.bare}, _zone_of(issued.document)
     facts = _line_facts(line, issued.document, place, query.zone)
-    if line["kind"] != ChargeKind.USAGE.value:
-        warning = f"This is a {line['kind']}: it follows from other lines and from the contract, not from records."
-        return Page(path, title, facts=facts, warnings=(warning,), zone=zone, extra=extra)
     device = _device_asked(query, place, issued.document, number)
     if device is None:
-        show = Presentation(issued.document, look_of(console.lake.lake, issued.document, "en"))
         tables = (_vehicles(issued.document, show, place, query, number),)
         return Page(path, title, tables=tables, facts=facts, state=query.state(*_ASKED), zone=zone, extra=extra)
     asked = query.get("again") == "yes"
     hours = None if asked or _rows_of(issued.document, number, device) <= AT_ONCE else ()
     found = console.bills.explained(issued, number, device, hours)
+    of_usage = (_hours(found, hours, place, query),) if line["kind"] == ChargeKind.USAGE.value else ()
     return Page(
         path,
-        f"{title}, {device.tenant}/{device.device}",
-        tables=(_checks(found, hours), _hours(found, hours, place, query), _steps(found)),
+        f"{title}, {device.tenant}/{device.device}" if device.device else title,
+        tables=(_checks(found, hours), *of_usage, _steps(found)),
         facts=(*facts, *_vehicle_facts(issued.document, number, device), *_outcome_facts(found, hours, place, query)),
         warnings=tuple(_warnings(found)),
         state=query.state(*_ASKED),
@@ -366,7 +363,7 @@ def _device_asked(query: Query, place: Place, document: Document, line: int) -> 
         devices = [asked]
     if len(devices) != 1:
         return None
-    if not place.bare:
+    if not place.bare and devices[0].device:
         query.viewer.require_tenant(devices[0].tenant)
     return devices[0]
 
@@ -388,11 +385,13 @@ def _line_facts(line: Document, document: Document, place: Place, zone: str) -> 
 
 def _vehicle_facts(document: Document, line: int, device: TenantDevice) -> Iterator[Fact]:
     """The part that one vehicle has in a line, as the annex states it."""
-    meter, is_part = Meter(document["lines"][line - 1]["meter"]), (line, *device)
-    for one in document["annex"]:
+    of_line, is_part = document["lines"][line - 1], (line, *device)
+    for one in document["annex"] if device.device else ():
         if (one["line"], one["tenant"], one["device"]) == is_part:
-            quantity = f"{quantity_text(meter, one['quantity_base'])} {MEASURE_OF[meter].unit}"
-            yield Fact("vehicle_quantity", "Quantity of this vehicle", quantity, Kind.MONEY)
+            if of_line["quantity"]:
+                meter = Meter(of_line["meter"])
+                quantity = f"{quantity_text(meter, one['quantity_base'])} {MEASURE_OF[meter].unit}"
+                yield Fact("vehicle_quantity", "Quantity of this vehicle", quantity, Kind.MONEY)
             amount = money(one["amount_minor"], document["invoice_currency_code"])
             yield Fact("vehicle_net_amount", "Net amount of this vehicle", amount, Kind.MONEY)
 
@@ -434,9 +433,9 @@ def _outcome_facts(
         href = place.href("lines", str(found.line), **device, again="yes", zone=query.zone)
         words = f"{NOT_COMPUTED}: recompute {min(len(made.hours), MAX_HOURS):,} hours now"
         outcome = Fact("outcome", "Recomputed", words, href=href)
+    of_device = [Fact(name, name.capitalize(), one) for name, one in device.items() if one]
     return (
-        Fact("tenant", "Tenant", device["tenant"]),
-        Fact("device", "Device", device["device"]),
+        *of_device,
         outcome,
         Fact("snapshot", "Snapshot", found.snapshot.id, Kind.CODE),
     )
@@ -478,7 +477,7 @@ def _hours(found: ExplainedLine, hours: Sequence[datetime] | None, place: Place,
 
 def _steps(found: ExplainedLine) -> Table:
     rows = tuple({"step": step, "figure": figure} for step, figure in found.explanation.arithmetic)
-    empty = "unknown: too many devices share the price"
+    empty = "unknown: the account has too many devices"
     return Table("arithmetic", "How the amount is computed", STEPS, rows, empty=empty, is_list=False)
 
 

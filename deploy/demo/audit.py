@@ -276,7 +276,7 @@ def _charges(charges: Iterable[Charge]) -> Mapping[TrueKey, PostedCharge]:
         key = one.key
         who = (key.account, key.region, key.tenant, key.device)
         meter = "" if key.meter is None else key.meter.value
-        about = TrueKey(*who, key.kind.value, meter, key.zone, key.window, key.price)
+        about = TrueKey(*who, key.kind.value, meter, key.zone, key.window_id, key.price)
         found[about] = PostedCharge(about, one.quantity, one.free, one.amount_minor)
     return found
 

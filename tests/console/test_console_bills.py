@@ -420,7 +420,7 @@ def test_a_note_that_takes_an_invoice_back_is_shown_with_what_it_takes_back(bill
     assert (shown["type"], shown["invoice"], shown["gross"]) == ("credit note (void)", NUMBER, "-95.89 EUR")
 
 
-def test_a_line_of_several_vehicles_lists_them_and_a_fee_has_no_hours(tmp_path: Path) -> None:
+def test_a_line_of_several_vehicles_lists_them_and_a_minimum_shows_its_steps(tmp_path: Path) -> None:
     made = BilledLake.create(tmp_path / "lake", "van-1", "van-2")
     devices = (device("van-1"), device("van-2"))
     made.publish(legal_entity(), tariff(price(), minimum_amount="900.00"), account("acme", *devices))
@@ -434,7 +434,8 @@ def test_a_line_of_several_vehicles_lists_them_and_a_fee_has_no_hours(tmp_path: 
     assert [one["vehicle"] for one in vehicles] == ["fleet/van-1", "fleet/van-2"]
     assert sum(one["net_minor"] for one in vehicles) == of_usage["net_minor"]
     assert all("device=van-" in one["href"] for one in vehicles)
-    assert fee["href"] == ""
-    assert "follows from other lines" in site.json(f"/documents/{issued.number}/lines/{fee['line']}")["warnings"][0]
+    found = site.json(fee["href"])
+    assert rows(found, "arithmetic")[-1] == {"step": "missing", "figure": "893.70 EUR"}
+    assert (found["facts"]["outcome"], "hours" in found["tables"]) == ("agrees", False)
     # nobody computed this usage from records: that is said, and is not an agreement
     assert "cloud-jobs usage" in site.get(vehicles[0]["href"]).json()["title"]

@@ -245,7 +245,7 @@ def posted(charge: Charge) -> PostedCharge:
         key.kind.value,
         key.meter.value if key.meter else "",
         key.zone,
-        key.window,
+        key.window_id,
         key.price,
     )
     return PostedCharge(about, charge.quantity, charge.free, charge.amount_minor)

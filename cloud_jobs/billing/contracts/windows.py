@@ -63,6 +63,8 @@ MINUTES_OF_A_DAY: Final = 1_440
 _MINUTES_OF_A_WEEK: Final = 7 * MINUTES_OF_A_DAY
 _WEEK: Final = (1 << _MINUTES_OF_A_WEEK) - 1
 _QUARTER: Final = 15
+MAX_TIMES: Final = 6
+"""The most hours of a window that its text names."""
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
@@ -155,6 +157,22 @@ class Window(Contract):
             return False
         is_holiday = calendar is not None and day in calendar.holidays
         return self.holidays is None or is_holiday == (self.holidays == "only")
+
+    @property
+    def text(self) -> str:
+        """As documents name it: `night (mon-fri 22:00-06:00)`, `rush (mon, wed 06:00-08:00, season peak)`."""
+        runs = list[list[str]]()
+        for before, day in pairwise([None, *WEEKDAYS]):
+            if day in self.days:
+                if before not in self.days:
+                    runs.append([])
+                runs[-1].append(str(day))
+        days = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+        times = self.hours or (f"{self.begin:%H:%M}-{self.end:%H:%M}",)
+        more = ", …" if len(times) > MAX_TIMES else ""
+        season = f", season {self.season}" if self.season else ""
+        holidays = f", {self.holidays} holidays" if self.holidays else ""
+        return f"{self.id} ({days} {', '.join(times[:MAX_TIMES])}{more}{season}{holidays})"
 
 
 def window_at(windows: Iterable[Window], calendar: Calendar | None, local: datetime) -> str:

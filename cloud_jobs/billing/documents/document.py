@@ -196,7 +196,7 @@ class _Group(NamedTuple):
     @classmethod
     def of(cls, charges: Sequence[Charge], sign: int) -> _Group:
         # column by column, because a large month has ten million charges
-        _, quantities, free, amounts, _ = zip(*charges, strict=True) if charges else ((),) * 5
+        _, quantities, free, amounts, *_ = zip(*charges, strict=True) if charges else ((),) * 4
         return cls(sign * sum(quantities), sign * sum(free), sign * sum(amounts), charges)
 
 
@@ -258,6 +258,7 @@ def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], 
         "window": key.window,
         "price": key.price,
         "vehicles": len(vehicles),
+        "days": sorted({day for charge in group.charges if charge.days for day in charge.days.split()}),
         "quantity": _measured(meter, group),
         **_stated(meter, group.quantity, group.amount_minor, currency),
         "item_name": _item_name(key) if group.charges else NOTHING_USED,
@@ -343,6 +344,7 @@ def _charge(line: Document, entry: Document, sign: int) -> Charge:
         and MeteredRows(
             metered["rows"], _moment(metered["first_hour"]), _moment(metered["last_hour"]), metered["digest"]
         ),
+        days=entry.get("days"),
     )
 
 

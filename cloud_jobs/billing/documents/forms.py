@@ -84,7 +84,7 @@ def _totals(show: Presentation) -> FittedTable:
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
     "window", "price", "quantity", "unit", "quantity_base", "base_unit", "free_base", "posted_amount", "currency",
-    "metered_rows", "first_hour", "last_hour", "metered_digest",
+    "metered_rows", "first_hour", "last_hour", "metered_digest", "days",
 )  # fmt: skip
 
 
@@ -156,6 +156,7 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
             "first_hour": metered.get("first_hour"),
             "last_hour": metered.get("last_hour"),
             "metered_digest": metered.get("digest"),
+            "days": entry.get("days"),
         }
 
 

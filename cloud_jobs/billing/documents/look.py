@@ -99,6 +99,15 @@ class Language:
             return self.say("line.less", quantity=f"{self.number(str(_SHOWN))} {self.unit(meter)}")
         return shown
 
+    def window(self, text: str) -> str:
+        """A window with its hours (`Window.text`) in this language; what is no such text stays."""
+        if not (found := _WINDOW.fullmatch(text)):
+            return text
+        days = _WEEKDAY.sub(lambda one: self._texts[f"weekday.{one[0]}"], found["days"])
+        season = self.say("place.season", name=found["season"]) if found["season"] else ""
+        holidays = self.say(f"place.{found['holidays']}_holidays") if found["holidays"] else ""
+        return f"{found['id']} ({', '.join(filter(None, (days + found['hours'], season, holidays)))})"
+
     def price(self, text: str, applied: AppliedPrice | None = None) -> str:
         """A price, cap, fee or minimum fee (its canonical text) in this language; what is no such text stays.
 
@@ -206,6 +215,11 @@ class Language:
 # Prices as rating writes them (`price_text`, `cap_text` of `pools`, `fee_text`, `minimum_text` of `fees`).
 
 _NUMBER: Final = r"\d+(?:\.\d+)?"
+_WEEKDAY: Final = re.compile(r"mon|tue|wed|thu|fri|sat|sun")
+_WINDOW: Final = re.compile(
+    r"(?P<id>[a-z0-9._-]+) \((?P<days>[a-z, -]+)(?P<hours> [\d:, …-]+?)"
+    r"(?:, season (?P<season>[a-z0-9._-]+))?(?:, (?P<holidays>without|only) holidays)?\)"
+)
 _PRICE: Final = re.compile(
     rf"(?:(?P<mode>graduated|volume) )?(?P<amounts>{_NUMBER}(?: to {_NUMBER})?(?:, {_NUMBER}(?: to {_NUMBER})?)*)"
     rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?P<factors>(?: x {_NUMBER} \([a-z0-9._-]+\))*)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -21,6 +21,8 @@ from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, amount_text,
 
 MAX_INCOMPLETE: Final = 20
 """The most incomplete devices of a preview that are shown; JSON and CSV have more."""
+MAX_DAYS: Final = 7
+"""The most days of a daily cap that are named."""
 MAX_ANNEX_ENTRIES: Final = 2000
 """About the most annex entries that are shown, those of whole vehicles; the CSV has all."""
 _SUBTITLES: Final = {NOTHING_USED: "line.nothing_used", NOTHING_KNOWN: "line.nothing_known"}
@@ -225,15 +227,15 @@ class Presentation:
                 measured = f"{measured} {self._say('line.free', quantity=free)}"
         return (
             str(line["invoice_line_identifier"]),
-            self.item(line),
+            self.item(line, line["days"]),
             str(line["vehicles"] or ""),
             measured,
             self._price(line),
             self.language.number(line["invoice_line_net_amount"]["text"]),
         )
 
-    def item(self, line: Document) -> str:
-        """What a line is for, with the name of its fence beside the id."""
+    def item(self, line: Document, days: Sequence[str] = ()) -> str:
+        """What a line is for, with the name of its fence beside the id. `days`: on which a daily cap took off."""
         if key := _SUBTITLES.get(line["item_name"]):
             return self._say(key)
         known, meter = self.language.known, line["meter"]
@@ -242,8 +244,11 @@ class Presentation:
             return str(line["item_name"])
         if line["kind"] != "usage":
             kind = {"daily cap": "daily_cap", "period cap": "period_cap", "minimum fee": "minimum"}[line["kind"]]
-            return ": ".join([self._say(f"kind.{kind}"), *([known("meter", meter)] if meter else [])])
-        window = self._say("place.window", name=line["window"]) if line["window"] else ""
+            named = ": ".join([self._say(f"kind.{kind}"), *([known("meter", meter)] if meter else [])])
+            more = ", …" if len(days) > MAX_DAYS else ""
+            listed = ", ".join(filter(None, map(self.language.day, days[:MAX_DAYS]))) + more
+            return self._say("line.days", item=named, count=len(days), days=listed) if days else named
+        window = self._say("place.window", name=self.language.window(line["window"])) if line["window"] else ""
         return ", ".join(one for one in (known("meter", meter), self._place(meter, line["zone"]), window) if one)
 
     def _place(self, meter: str, zone: str) -> str:
@@ -320,7 +325,7 @@ class Presentation:
         metered = entry["metered"]
         return (
             str(entry["line"]),
-            self.item(line),
+            self.item(line, (entry.get("days") or "").split()),
             self._exact(line, entry["quantity_base"]),
             self._exact(line, entry["free_base"]) if entry["free_base"] else "",
             self.language.number(str(metered["rows"])) if metered else "",

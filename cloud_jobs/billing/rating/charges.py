@@ -86,11 +86,17 @@ _METER_PLACE = {meter: place for place, meter in enumerate(Meter, start=1)}
 _KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
 
 
+def window_id(window: str) -> str:
+    """The id of a window with its hours (`Window.text`)."""
+    return window.partition(" ")[0]
+
+
 class ChargeKey(NamedTuple):
     """What a charge is for; unique within a payer and period. "" stands for none.
 
     `price`: the price as text, so that two versions of a tariff with the same price have one charge: `0.45 EUR/km`,
-    `graduated 0.50 to 100, 0.30 EUR/km`. `tax`: what it is taxed with (`tax_text`).
+    `graduated 0.50 to 100, 0.30 EUR/km`. `window`: with its hours, `night (mon-fri 22:00-06:00)`. `tax`: what it is
+    taxed with (`tax_text`).
     """
 
     account: str
@@ -103,6 +109,10 @@ class ChargeKey(NamedTuple):
     window: str = ""
     price: str = ""
     tax: str = ""
+
+    @property
+    def window_id(self) -> str:
+        return window_id(self.window)
 
     @property
     def order(self) -> tuple[str, str, str, str, int, int, str, str, str, str]:
@@ -118,7 +128,8 @@ class Charge(NamedTuple):
     """The amount owed for one key.
 
     `quantity` and its `free` part are in the meter's base unit; a fee has the quantity 1. `amount_minor` is in the
-    payer's currency, rounded once; a pool of devices is rounded as a whole and split by largest remainder.
+    payer's currency, rounded once; a pool of devices is rounded as a whole and split by largest remainder. `days`: of a
+    daily cap, those that it reduced, as `2026-03-02 2026-03-05`; otherwise None.
     """
 
     key: ChargeKey
@@ -126,6 +137,7 @@ class Charge(NamedTuple):
     free: int
     amount_minor: int
     metered: MeteredRows | None
+    days: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

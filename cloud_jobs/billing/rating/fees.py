@@ -254,34 +254,54 @@ def _devices(assigned: Iterable[Assigned], period: BillingPeriod) -> dict[Scope,
 def _usage_of(fee: Fee, charges: Iterable[Charge], kept: KeptShares) -> dict[Scope, dict[str, Fraction]]:
     """The usage charges after caps that a per cent is of, by tax; without those of 0."""
     found: dict[Scope, dict[str, Fraction]] = {}
-    for key, _, _, minor, _ in charges:
+    for key, _, _, minor, *_ in charges:
         if minor and key.kind is ChargeKind.USAGE and key.meter is not None and fee.covers(key.meter, key.zone):
             scope = (key.tenant, key.device) if fee.scope is Pool.DEVICE else _ACCOUNT
-            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window, key.tax)
+            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window_id, key.tax)
             of_scope = found.setdefault(scope, {})
             if part := minor * (kept.get(of, Fraction(1)) if kept else Fraction(1)):
                 of_scope[key.tax] = of_scope.get(key.tax, Fraction(0)) + part
     return found
 
 
-def minimum_fee(
+class MinimumDue(NamedTuple):
+    """What is missing to the minimum of an account that owes `owed_minor`. `exact_minor`: of its days, not rounded.
+
+    `minor`: what is missing. `taxed`: the same by tax.
+    """
+
+    amount: Decimal
+    currency: str
+    days: tuple[int, int]
+    exact_minor: Fraction
+    owed_minor: int
+    minor: int
+    taxed: Mapping[str, int]
+
+    def charges(self, account: str) -> list[Charge]:
+        """One for each tax."""
+        text = minimum_text(self.amount, self.currency, self.days)
+        key = ChargeKey(account=account, kind=ChargeKind.MINIMUM, price=text)
+        return [Charge(key._replace(tax=tax), 0, 0, part, None) for tax, part in self.taxed.items()]
+
+
+def minimum_due(
     terms: AccountContract, contract: PayerContract, book: PriceBook, owed: Mapping[str, int]
-) -> list[Charge]:
-    """What is missing to the minimum of the last version, if any, at the taxes of what is owed."""
+) -> MinimumDue | None:
+    """The minimum of the last version at the taxes of what is owed; None if the account has none, or owes as much."""
     tariff = book.tariffs[-1] if book.tariffs else None
     if tariff is None or tariff.minimum_amount is None:
-        return []
+        return None
     if not tariff.minimum_without_devices and not terms.assigned:
-        return []
+        return None
     whole = len(days_within(contract.period, *_ends_of(contract.period)))
     is_by_day = tariff.proration is Proration.BY_DAY
     days = (len(account_days(terms, contract.period)) if is_by_day else whole), whole
-    least = Fraction(tariff.minimum_amount) * book.worths[-1] * Fraction(*days)
-    minor = round_ratio(least.numerator, least.denominator) - sum(owed.values())
+    exact = Fraction(tariff.minimum_amount) * book.worths[-1] * Fraction(*days)
+    owed_minor = sum(owed.values())
+    minor = round_ratio(*exact.as_integer_ratio()) - owed_minor
     if minor <= 0:
-        return []
-    text = minimum_text(tariff.minimum_amount, tariff.currency, days)
-    key = ChargeKey(account=terms.id, kind=ChargeKind.MINIMUM, price=text)
+        return None
     there = {tax: of_tax for tax, of_tax in owed.items() if of_tax > 0}
-    parts = shared(minor, there or {contract.payer.vat.tax: 1})
-    return [Charge(key._replace(tax=tax), 0, 0, part, None) for tax, part in parts.items()]
+    taxed = shared(minor, there or {contract.payer.vat.tax: 1})
+    return MinimumDue(tariff.minimum_amount, tariff.currency, days, exact, owed_minor, minor, taxed)

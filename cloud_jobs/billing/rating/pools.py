@@ -180,14 +180,15 @@ class RatedPrice:
     """A price of a tariff version, prepared for rating.
 
     `version`: the first of consecutive versions with this price. `terms`: equal for versions in which all prices of the
-    pool are equal. `worth`: minor units of the payer's currency for one unit of the tariff's currency. `flat`: minor
-    units for one base unit, for a price without tiers and step. `allowance`: in base units. `factor`: of the
-    device's attributes, contained in worth and flat.
+    pool are equal. `window`: with its hours, as charges name it. `worth`: minor units of the payer's currency for one
+    unit of the tariff's currency. `flat`: minor units for one base unit, for a price without tiers and step.
+    `allowance`: in base units. `factor`: of the device's attributes, contained in worth and flat.
     """
 
     price: Price
     text: str
     tax: str
+    window: str
     pool: PoolKey
     version: int
     terms: int
@@ -495,8 +496,8 @@ class PriceBook:
             return found
         tariff, price = self.tariffs[version], found.price.of_zone(zone)
         named = tariff.pool_of.get(price.pool_id)
-        texts = price_text(price, tariff.currency, named), found.tax
-        own = (price.pool_key(named), (zone, price.window, *texts, ""))
+        texts = price_text(price, tariff.currency, named), found.tax, found.window
+        own = (price.pool_key(named), (zone, *texts, ""))
         terms = found.terms if named else self._terms.setdefault(own, len(self._terms))
         return _prepared(price, named, texts, (version, terms, found.worth))
 
@@ -577,15 +578,17 @@ def _rated(
     `terms` numbers the sets of prices of a pool. A price whose pool did not change is the object of `before`.
     """
     of_pool: defaultdict[PoolKey, list[tuple[str, ...]]] = defaultdict(list)
-    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, tuple[str, str]]]()
+    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, tuple[str, str, str]]]()
+    windows = {"": ""} | {window.id: window.text for window in tariff.windows}
     for price in tariff.prices:
         named = pools.get(price.pool_id)
-        texts = price_text(price, tariff.currency, named), price.vat.tax if price.vat else tax
+        taxed = price.vat.tax if price.vat else tax
+        texts = price_text(price, tariff.currency, named), taxed, windows[price.window]
         stated.append((price, named, price.pool_key(named), texts))
     for price, named, pool, texts in stated:
         if named or not price.amounts:
             amounts = sha256(repr(sorted(price.amounts.items())).encode()).hexdigest() if price.amounts else ""
-            of_pool[pool].append((price.zone, price.window, *texts, amounts))
+            of_pool[pool].append((price.zone, *texts, amounts))
     number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
     found: defaultdict[PricePlace, list[RatedPrice]] = defaultdict(list)
     for price, named, pool, texts in stated:
@@ -598,9 +601,9 @@ def _rated(
 
 
 def _prepared(
-    price: Price, named: NamedPool | None, texts: tuple[str, str], of: tuple[int, int, Fraction]
+    price: Price, named: NamedPool | None, texts: tuple[str, str, str], of: tuple[int, int, Fraction]
 ) -> RatedPrice:
-    """`texts`: of the price and its tax. `of`: version, terms and worth."""
+    """`texts`: of the price, its tax and its window. `of`: version, terms and worth."""
     (version, terms, worth), flat = of, None
     if price.unit_amount is not None and price.step is None:
         flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())

@@ -29,9 +29,10 @@ from cloud_jobs.billing.rating.charges import (
     metered_key,
     rate_of,
     tax_group,
+    window_id,
 )
 from cloud_jobs.billing.rating.facts import Facts, rows_of_facts
-from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, Scope, UsePlace, fees_due, minimum_fee
+from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, MinimumDue, Scope, UsePlace, fees_due, minimum_due
 from cloud_jobs.billing.rating.pools import (
     Exact,
     MissingFactor,
@@ -108,7 +109,7 @@ class AccountRating:
         uses = self._pools.get(of_pool)
         if uses is None:
             uses = self._pools[of_pool] = {}
-        use = price, Place(region, tenant, device, zone, price.price.window)
+        use = price, Place(region, tenant, device, zone, price.window)
         uses[use] = uses.get(use, 0) + quantity
         if self._is_capped_by_day:
             self._count_day(price, cell)
@@ -135,7 +136,7 @@ class AccountRating:
             self._facts[fact.meter, fact.place, fact.text, fact.tax].append(fact)
             if self._is_capped_by_day:
                 _, tenant, device, zone, window = fact.place
-                place = UsePlace(tenant, device, fact.meter, zone, window, fact.tax)
+                place = UsePlace(tenant, device, fact.meter, zone, window_id(window), fact.tax)
                 if self._capping(place, fact.day, fact.version) is not None:
                     self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
 
@@ -240,6 +241,23 @@ class CapInForce(NamedTuple):
         return (place.tenant, place.device) if self.cap.scope is Pool.DEVICE else ("", "")
 
 
+class CappedDay(NamedTuple):
+    """A local day above a daily cap, in exact minor units: what it came to, what the cap leaves of it, and its text."""
+
+    day: date
+    text: str
+    used_minor: Fraction
+    left_minor: Fraction
+
+
+class CapReduction(NamedTuple):
+    """What a cap takes off a device or the account that had `before_minor`; a charge for each text of the cap."""
+
+    charges: list[Charge]
+    before_minor: int
+    days: Sequence[CappedDay]
+
+
 class CapRemainder:
     """What charges and caps so far leave, in minor units."""
 
@@ -250,7 +268,7 @@ class CapRemainder:
         for charge in charges:
             key = charge.key
             assert key.meter is not None
-            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window, key.tax)
+            of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window_id, key.tax)
             self._amounts[of] = self._amounts.get(of, 0) + charge.amount_minor
             device = key.tenant, key.device
             self._region_of[device] = min(self._region_of.get(device, key.region), key.region)
@@ -273,10 +291,15 @@ class CapRemainder:
         return sum(self._amounts[of] for of in keys)
 
     def take(
-        self, cap: CapInForce, kind: ChargeKind, keys: list[UsePlace], minor: Mapping[str, int]
-    ) -> Iterator[Charge]:
+        self,
+        cap: CapInForce,
+        kind: ChargeKind,
+        keys: list[UsePlace],
+        minor: Mapping[str, int],
+        days: Sequence[CappedDay] = (),
+    ) -> CapReduction:
         """The negative charges of a cap, by text and tax. The keys lose their shares, so the next cap sees the rest."""
-        taken = defaultdict[str, int](int)
+        before, charges, taken = self.total(keys), list[Charge](), defaultdict[str, int](int)
         whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
         for of, part in zip(keys, split(whole, Exact(whole), amounts), strict=True):
             self._amounts[of] -= part
@@ -295,8 +318,10 @@ class CapRemainder:
                 price=text,
                 tax=tax,
             )
+            named = " ".join(sorted({str(day.day) for day in days if day.text == text}))
             if part:
-                yield Charge(key=key, quantity=0, free=0, amount_minor=-part, metered=None)
+                charges.append(Charge(key, 0, 0, -part, None, named or None))
+        return CapReduction(charges, before, days)
 
 
 def _by_text_and_tax(by_text: Mapping[str, int], by_tax: dict[str, int]) -> Iterator[tuple[str, str, int]]:
@@ -322,27 +347,27 @@ def caps_in_force(book: PriceBook, span: Span, versions: Iterable[int]) -> list[
     return sorted((CapInForce(*of) for of in found.items()), key=lambda one: one.cap.order)
 
 
-def daily_caps(rating: AccountRating, left: CapRemainder) -> list[Charge]:
+def daily_caps(rating: AccountRating, left: CapRemainder) -> list[CapReduction]:
     """The amounts above daily caps: exact by day, summed over the period, rounded once for each device or account.
 
     If every use was under the cap, the rest never exceeds the caps of the days together, despite rounding.
     """
-    charges: list[Charge] = []
+    found: list[CapReduction] = []
     days = dict(rating.days)
     for cap in caps_in_force(rating.book, Span.DAY, range(len(rating.book.tariffs))):
         capped = _above_by_day(cap, days, rating)
         for scope, keys in left.by_scope(cap).items():
             if scope not in capped:
                 continue
-            above, most = capped[scope]
+            above, most, over_days = capped[scope]
             total, over = left.total(keys), sum(above.values(), Fraction(0))
             rest = total - round_ratio(over.numerator, over.denominator)
             if cap.of.keys() >= rating.capped_versions:
                 rest = min(rest, round_ratio(most.numerator, most.denominator))
             minor = total - max(rest, 0)
             if minor > 0:
-                charges += left.take(cap, ChargeKind.DAILY_CAP, keys, _by_text(minor, above))
-    return charges
+                found.append(left.take(cap, ChargeKind.DAILY_CAP, keys, _by_text(minor, above), over_days))
+    return found
 
 
 def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
@@ -352,23 +377,23 @@ def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
     return dict(zip(texts, split_exact(minor, shares), strict=True))
 
 
-def period_caps(book: PriceBook, left: CapRemainder) -> list[Charge]:
+def period_caps(book: PriceBook, left: CapRemainder) -> list[CapReduction]:
     """The rounded amounts above the period caps of the last version."""
-    charges: list[Charge] = []
+    found: list[CapReduction] = []
     for cap in caps_in_force(book, Span.CYCLE, range(len(book.tariffs))[-1:]):
         ((exact, text),) = cap.of.values()
         most = round_ratio(exact.numerator, exact.denominator)
         for keys in left.by_scope(cap).values():
             minor = left.total(keys) - most
             if minor > 0:
-                charges += left.take(cap, ChargeKind.PERIOD_CAP, keys, {text: minor})
-    return charges
+                found.append(left.take(cap, ChargeKind.PERIOD_CAP, keys, {text: minor}))
+    return found
 
 
 def _above_by_day(
     cap: CapInForce, days: dict[DayUse, int | Fraction], rating: AccountRating
-) -> dict[Scope, tuple[dict[str, Fraction], Fraction]]:
-    """For each scope the amount above the cap by cap text, and the sum of the daily limits.
+) -> dict[Scope, tuple[dict[str, Fraction], Fraction, list[CappedDay]]]:
+    """For each scope the amount above the cap by cap text, the sum of the daily limits, and the days above.
 
     The excess of a day is taken off all of its `days` in proportion.
     """
@@ -379,15 +404,16 @@ def _above_by_day(
         scope = cap.scope(use.place) if version in cap.of else None
         if scope is not None:
             of_day[scope, version, use.day].append(use)
-    found: dict[Scope, tuple[dict[str, Fraction], Fraction]] = {}
-    for (scope, version, _), uses in of_day.items():
-        above, together = found.get(scope, (dict[str, Fraction](), Fraction(0)))
+    found: dict[Scope, tuple[dict[str, Fraction], Fraction, list[CappedDay]]] = {}
+    for (scope, version, day), uses in of_day.items():
+        above, together, over_days = found.get(scope, (dict[str, Fraction](), Fraction(0), list[CappedDay]()))
         most, text = cap.of[version]
         above.setdefault(text, Fraction(0))
-        found[scope] = above, together + most
+        found[scope] = above, together + most, over_days
         total, limit = sum(days[use] for use in uses), most * parts
         if total > limit:
             above[text] += (total - limit) / parts
+            over_days.append(CappedDay(day, text, Fraction(total) / parts, most))
             for use in uses:
                 days[use] *= limit / total
     return found
@@ -436,7 +462,7 @@ def rate(
         ratings[account].add_facts(priced)
     charges, gross = list[Charge](), list[Charge]()
     for rating in ratings.values():
-        (gross if rating.book.includes_tax else charges).extend(_of_account(rating, contract))
+        (gross if rating.book.includes_tax else charges).extend(account_bill(rating, contract).charges)
     _check_bounds([*charges, *gross])
     # the tax of each group by itself is what was shown
     taxes = {tax: tax_group(tax, None, net).tax_minor for tax, net in by_tax(charges).items()}
@@ -479,23 +505,31 @@ def _check_bounds(charges: list[Charge]) -> None:
             raise BillingError(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
 
 
-def charges_and_fees(rating: AccountRating, contract: PayerContract) -> tuple[list[Charge], list[FeeDue]]:
-    """The usage charges and caps of an account, and the fees beside them."""
-    charges, left = rating.usage_charges(), None
-    if any(tariff.caps for tariff in rating.book.tariffs):
-        left = CapRemainder(rating.account, charges)
-        charges += daily_caps(rating, left)
-        charges += period_caps(rating.book, left)
-        total = sum(charge.amount_minor for charge in charges)
-        assert total >= 0, "caps took off more than there was"
-    if not rating.terms.fees and not any(tariff.fees for tariff in rating.book.tariffs):
-        return charges, []
-    return charges, fees_due(rating.terms, contract, rating.book, charges, left.kept if left else {})
+class AccountBill(NamedTuple):
+    """The amounts of an account in the order in which they arise."""
+
+    account: str
+    usage: list[Charge]
+    caps: list[CapReduction]
+    fees: list[FeeDue]
+    minimum: MinimumDue | None
+
+    @property
+    def charges(self) -> list[Charge]:
+        # a tariff and an account may have fees that say the same
+        fees = _one_of_each_key([charge for due in self.fees for charge in due.charges(self.account)])
+        minimum = [] if self.minimum is None else self.minimum.charges(self.account)
+        return [*self.usage, *(charge for cap in self.caps for charge in cap.charges), *fees, *minimum]
 
 
-def _of_account(rating: AccountRating, contract: PayerContract) -> list[Charge]:
-    charges, dues = charges_and_fees(rating, contract)
-    # a tariff and an account may have fees that say the same
-    charges += _one_of_each_key([charge for due in dues for charge in due.charges(rating.account)])
-    charges += minimum_fee(rating.terms, contract, rating.book, by_tax(charges))
-    return charges
+def account_bill(rating: AccountRating, contract: PayerContract) -> AccountBill:
+    """Usage, daily caps, period caps, fees and the minimum of an account. Raises BillingError."""
+    book, bill, left = rating.book, AccountBill(rating.account, rating.usage_charges(), [], [], None), None
+    if any(tariff.caps for tariff in book.tariffs):
+        left = CapRemainder(rating.account, bill.usage)
+        bill = bill._replace(caps=[*daily_caps(rating, left), *period_caps(book, left)])
+    charges = bill.charges if bill.caps else bill.usage
+    assert sum(charge.amount_minor for charge in charges) >= 0, "caps took off more than there was"
+    if rating.terms.fees or any(tariff.fees for tariff in book.tariffs):
+        bill = bill._replace(fees=fees_due(rating.terms, contract, book, charges, left.kept if left else {}))
+    return bill._replace(minimum=minimum_due(rating.terms, contract, book, by_tax(bill.charges)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKind
 from cloud_jobs.billing.units import amount_text
-from cloud_jobs.explain import explain, with_hours_again
+from cloud_jobs.explain import explain, explain_derived, with_hours_again
 from cloud_jobs.explain.metered_again import TrackBox, ids_near
 from geo.reference.in_force import parse_fence
 from geo.spatial import Fence, FenceError
@@ -93,6 +93,32 @@ def test_the_arithmetic_of_a_pool_whose_price_changes_has_both_prices() -> None:
         ("rounded, a half up", "32.10 EUR"),
         ("the part of 60.00 of 120.00 km, exactly 27.60 EUR, by largest remainder", "27.60 EUR"),
     ]
+
+
+def test_caps_and_a_minimum_come_apart_into_days_and_what_was_there() -> None:
+    caps = [{"scope": "device", "span": "day", "amount": "5"}, {"scope": "account", "span": "cycle", "amount": "7"}]
+    agreed = tariff(price("distance", "1"), caps=caps, minimum_amount="25")
+    rows = [row(NOON.replace(day=day), distance_mm=(way * KM, 0, 0, 0)) for day, way in ((5, 8), (6, 3))]
+    world = World(days=MARCH, tariffs=(agreed,))
+    derived = [one for one in rated(world, rows).charges if one.key.kind is not ChargeKind.USAGE]
+    made = {one.key.kind: explain_derived(world.contract, usage(rows), one).arithmetic for one in derived}
+    assert [one.days for one in derived if one.days] == ["2026-03-05"]
+    assert made == {
+        ChargeKind.DAILY_CAP: (
+            ("2026-03-05: 8.00 EUR, of which 5.00 EUR stay", "-3.00 EUR"),
+            ("rounded; what stays is at most the caps of the days", "-3.00 EUR"),
+        ),
+        ChargeKind.PERIOD_CAP: (
+            ("charged until here", "8.00 EUR"),
+            ("at most 7.00 EUR a period for the account (all meters)", "-1.00 EUR"),
+        ),
+        ChargeKind.MINIMUM: (
+            ("agreed for a period", "25.00 EUR"),
+            ("rounded, a half up", "25.00 EUR"),
+            ("less usage, caps and fees", "7.00 EUR"),
+            ("missing", "18.00 EUR"),
+        ),
+    }
 
 
 def kolkata(*prices: dict[str, object]) -> World:

@@ -171,3 +171,16 @@ def test_a_season_that_the_calendar_does_not_have_is_a_fault() -> None:
     seasonal = SEASONAL | {"windows": [{"id": "free", "hours": ["00:00-00:00"], "season": "peak"}]}
     (fault,) = faults_of(contracts(legal_entity(), seasonal, account("acme"), calendar(seasons=low)), period=APRIL)
     assert "a window of season 'peak', which calendar 'sweden' does not have; it has 'low'" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"days": ["wed", "mon"]}, "a (mon, wed 22:00-06:00)"),
+        ({"days": ["sun", "mon", "tue", "wed"]}, "a (mon-wed, sun 22:00-06:00)"),
+        ({"season": "peak", "holidays": "only"}, "a (mon-sun 22:00-06:00, season peak, only holidays)"),
+        ({"begin": None, "end": None, "hours": ["06:30-07:00", "09:00-09:30"]}, "a (mon-sun 06:30-07:00, 09:00-09:30)"),
+    ],
+)
+def test_a_window_says_its_hours(given: dict[str, Any], text: str) -> None:
+    assert Window.model_validate({"id": "a", "begin": "22:00", "end": "06:00"} | given).text == text

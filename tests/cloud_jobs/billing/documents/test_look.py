@@ -3,6 +3,7 @@
 import re
 import string
 import tomllib
+from datetime import time
 from decimal import Decimal
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from cloud_jobs.billing.contracts import Fee, NamedPool, Price, TierMode
 from cloud_jobs.billing.contracts.fields import Language, VatCategory
 from cloud_jobs.billing.contracts.prices import Tier
 from cloud_jobs.billing.contracts.tariff import Cap
+from cloud_jobs.billing.contracts.windows import WEEKDAYS, Window
 from cloud_jobs.billing.documents import Document, DocumentType, Look
 from cloud_jobs.billing.documents.look import TEXTS, language
 from cloud_jobs.billing.documents.presentation import MAX_ANNEX_ENTRIES, Presentation
@@ -35,13 +37,35 @@ KEYS = {
 }
 
 
+NIGHT = Window(id="night", days=WEEKDAYS[:5], begin=time(22), end=time(6), season="low", holidays="without").text
+WORDS = {
+    "en": (
+        "Entry, outside all zones, window night (Mon-Fri 22:00-06:00, season low, without holidays)",
+        "on 2 days: 2026-03-02, 2026-03-05",
+    ),
+    "de": (
+        "Einfahrt, außerhalb aller Zonen, Zeitfenster night (Mo-Fr 22:00-06:00, Saison low, ohne Feiertage)",
+        "an 2 Tagen: 02.03.2026, 05.03.",
+    ),
+    "fr": (
+        "Entrée, hors de toute zone, plage night (lun-ven 22:00-06:00, saison low, hors jours fériés)",
+        "2 jours : 02/03/2026, 05/03/2026",
+    ),
+    "ja": ("進入, 区域外, 時間帯 night (月-金 22:00-06:00, 期間 low, 祝日を除く)", "2 日: 2026年3月2日, 2026年3月5日"),
+}
+
+
 def example() -> Document:
     return issued(
         taxed(
             [
                 *(charge(device=f"eu-{number:04}", amount_minor=45_150, quantity=1_003_336_000) for number in range(4)),
-                charge(meter=Meter.ENTRY, zone="", quantity=1200, amount_minor=300, price="0.0025 EUR/each"),
-                fixed(-1500, ChargeKind.DAILY_CAP, region="eu", tenant="fleet", device="eu-0003"),
+                charge(
+                    meter=Meter.ENTRY, zone="", quantity=1200, amount_minor=300, price="0.0025 EUR/each", window=NIGHT
+                ),
+                fixed(-1500, ChargeKind.DAILY_CAP, region="eu", tenant="fleet", device="eu-0003")._replace(
+                    days="2026-03-02 2026-03-05"
+                ),
             ]
         )
     )
@@ -88,6 +112,9 @@ def test_the_facts_are_in_the_words_and_numbers_of_the_language(name: str) -> No
     heading, due, amount, quantity, item = GOLDEN[name]
     assert (show.heading, *show.due) == (heading, due, amount)
     assert by_item[item][3] == quantity
+    window, days = WORDS[name]
+    assert window in by_item
+    assert any(days in one for one in by_item)
     # the exact quantity, beside the vehicle's name
     [part] = [one for one in show.annex if one.name.startswith("V 1")]
     assert "fleet/eu-0001" in part.name

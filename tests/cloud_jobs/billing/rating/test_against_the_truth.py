@@ -40,7 +40,7 @@ def same(found: RatedAccount, expected: TrueOwed) -> None:
             key.kind.value,
             meter,
             key.zone,
-            key.window,
+            key.window_id,
             key.price,
         )
         listed[about] = one.quantity, one.free, one.amount_minor
