@@ -133,7 +133,14 @@ topics = { alerts = {}, processes = {} }
 [namespaces."fleet/reference"]
 clusters = "all"
 retention = { minutes = -1, size_mb = -1 }
-topics = { fences = {}, tariffs = {}, accounts = {}, calendars = {}, legal-entities = {}, exchange-rates = {}, alert-rules = {} }
+[namespaces."fleet/reference".topics]
+fences = {}
+tariffs = {}
+accounts = {}
+calendars = {}
+legal-entities = {}
+exchange-rates = {}
+alert-rules = {}
 [roles.operator]
 superuser = true
 [roles."gateway-{region}"]

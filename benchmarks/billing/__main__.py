@@ -6,7 +6,7 @@ from benchmarks.billing import costs
 from benchmarks.billing.fleets import FleetSize, Past
 from benchmarks.harness import benchmark_folder, parser_of, print_figures, quiet
 
-PARTS = ("rating", "close", "large-account", "show", "explain")
+PARTS = ("rating", "close", "large-account", "table", "show", "explain")
 
 
 def main() -> None:
@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--scattered", action="store_true", help="devices that are neighbours have other payers")
     parser.add_argument("--daily-cap", action="store_true", help="`rating` with prices that look at each day by itself")
     parser.add_argument("--large", type=int, default=10_000, help="devices of the one payer of `large-account`")
+    parser.add_argument("--segments", type=int, default=50_000, help="of `table`, each with five amounts")
     parser.add_argument("--register", type=int, default=100_000, help="payers in the register of `show`")
     parser.add_argument("--issued-months", type=int, default=12, help="months in the register of `show`")
     parser.add_argument("--records", type=int, default=50_000_000, help="in the lake of `explain`")
@@ -36,6 +37,8 @@ def main() -> None:
         if "large-account" in asked.parts:
             large = FleetSize(payers=1, devices=asked.large, rows=asked.rows)
             print_figures("One payer with many devices", costs.large_account(folder / "large", large))
+        if "table" in asked.parts:
+            print_figures("A toll with an amount for each section and class", costs.price_table(asked.segments, 5))
         if "show" in asked.parts:
             print_figures("One invoice of many", costs.show(folder / "show", asked.register, asked.issued_months))
         if "explain" in asked.parts:

@@ -20,15 +20,21 @@ import pyarrow as pa
 from benchmarks.billing.fleets import DAYS, FIRST_DAY, FleetSize, Past, billable_lake, contracts, metered_lake, usage
 from benchmarks.harness import Figure, limited, peak_mib
 from benchmarks.lakes import built, new_lake, unsynced
+from cloud_jobs.billing.contracts import Tariff, TariffSpan
+from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating import PriceBooks, cells_of_usage, rate
+from cloud_jobs.billing.rating.pools import PriceBook
 from cloud_jobs.billing.register.close import close_period, gc_disabled
 from cloud_jobs.billing.register.closer import ClosingRun
 from cloud_jobs.billing.register.operations import Clerk, commit_to, issue_period
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
+from geo.reference.messages import MAX_BYTES
+from tests.cloud_jobs.billing.contracts import makers
 
 _PAUSE_S = 0.2
 
@@ -97,6 +103,27 @@ def rating(asked: Namespace) -> Iterator[Figure]:
     full = spent * FULL_DEVICES / fleet.all_devices
     yield limited(f"{FULL_DEVICES:,} devices, by the ratio", full, "<", RATING_S, "{:.1f} s of a core")
     yield Figure("largest resident memory", f"{peak_mib():.0f} MiB")
+
+
+def price_table(segments: int, classes: int) -> Iterator[Figure]:
+    """A price list with an amount for each segment and class: its size, and the time until each has a price."""
+    amounts = [{f"seg-{at}": f"0.{at % 900 + of:03}" for at in range(segments)} for of in range(classes)]
+    prices = [
+        {"meter": "crossing", "unit": "each", "devices": {"class": str(of)}, "amounts": amounts[of]}
+        for of in range(classes)
+    ]
+    made = makers.tariff(*prices, currency="EUR")
+    body = json.dumps(made, separators=(",", ":"))
+    yield limited(f"publication; {classes} classes x {segments:,} segments", len(body), "<=", MAX_BYTES, "{:,} bytes")
+    before, began = peak_mib(), time.process_time()
+    read = Tariff.model_validate_json(body)
+    yield Figure("read and checked", f"{time.process_time() - began:.1f} s, {peak_mib() - before:.0f} MiB")
+    agreed = contracts(FleetSize(1, 1, 1), 0, 1)[0]
+    began = time.process_time()
+    book = PriceBook((TariffSpan(0, EVER, read),), agreed)
+    found = [book.price(0, Meter.CROSSING, zone, "", (("class", "0"),)) for zone in amounts[0]]
+    assert None not in found
+    yield Figure(f"prices of {segments:,} segments found", f"{time.process_time() - began:.1f} s")
 
 
 FULL = FleetSize(payers=100_000, devices=10, rows=30)

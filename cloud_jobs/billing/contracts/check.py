@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -121,24 +122,30 @@ def faults_of_zones(published: Sequence[Row], stated: Sequence[Row]) -> Iterator
     gates = _gates(fences, {zone for *_, zone in named})
     # by name only: validating all fences would take long
     known = {row["id"] for row in fences}
-    for row, path, meter, zone in named[:MAX_FAULTS]:
+    wrong = (one for one in named if one[-1] not in gates or _is_misplaced(one[-2], is_gate=gates[one[-1]]))
+    for row, path, meter, zone in islice(wrong, MAX_FAULTS):
         place = row["place_of"](*path) if "place_of" in row else row["place"]
         price = f"{place}: {row['kind']} {row['id']!r}: {path[0]}.{path[1]} is for {meter or 'usage'} in zone {zone!r}"
         if zone not in gates:
             # a fence that reads the same cannot be published later, so the price would never apply
             is_lack = not any(one != zone and as_read(one) == as_read(zone) for one in known)
             yield f"{price}, but no usable fence or gate has this id{name_advice(zone, known)}", is_lack
-        elif meter is not None and gates[zone] != (MEASURE_OF[meter].zones is MeterZones.GATES):
-            which = "a gate; gates only have" if gates[zone] else "a fence; only gates have"
-            what = f"{which} crossings and passages"
-            yield f"{price}, which is {what}", False
+        else:
+            what = "a gate; gates only have" if gates[zone] else "a fence; only gates have"
+            yield f"{price}, which is {what} crossings and passages", False
+
+
+def _is_misplaced(meter: Meter | None, *, is_gate: bool) -> bool:
+    """Whether a meter is not counted in a fence, or not at a gate."""
+    return meter is not None and is_gate != (MEASURE_OF[meter].zones is MeterZones.GATES)
 
 
 def _zones_of(row: Row) -> Iterator[tuple[tuple[str | int, ...], Meter | None, str]]:
     """Each zone of the prices and fees of a contract, with its path, and the meter of a price."""
     made = _with_fees(row)
     for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
-        yield ("prices", number, "zone"), price.meter, price.zone
+        for zone in price.zones:
+            yield ("prices", number, *(("amounts", zone) if price.amounts else ("zone",))), price.meter, zone
         if price.after is not None:
             yield ("prices", number, "after"), price.meter, price.after
     for number, dearest in enumerate(made.dearest if isinstance(made, Tariff) else ()):

@@ -1,6 +1,7 @@
 """Each published tariff of docs/tariffs gives the amount that stands in its first lines, to the cent."""
 
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,6 +21,7 @@ from tests.cloud_jobs.billing.rating.worlds import Row, facts, passage, row, tab
 FILES = sorted((Path(__file__).resolve().parents[3] / "docs" / "tariffs").glob("*.toml"))
 USED = re.compile(r"# (\d{4}-\d\d-\d\d \d\d:\d\d) (\S+): (.+)")
 FACT = re.compile(r"(visit|passage) of (\S+?)(?: (until) ([\d -]*\d\d:\d\d)| (forward|backward))?")
+HAS = re.compile(r"^# (\S+) has (.+)", re.MULTILINE)
 OWED = re.compile(r"# (\d{4}-\d\d) = ([\d.]+) ([A-Z]{3})(?:, note ([-\d.]+))?(?:, VAT ([\d.]+))?")
 COLUMN = {
     "km": ("distance_mm", 1_000_000),
@@ -27,6 +29,7 @@ COLUMN = {
     "min": ("duration_ms", 60_000),
     **dict.fromkeys(("entry", "entries"), ("entries", 1)),
     **dict.fromkeys(("event", "events"), ("events", 1)),
+    **dict.fromkeys(("crossing", "crossings"), ("crossings", 1)),
 }
 
 
@@ -40,8 +43,11 @@ def bodies_of(text: str, devices: Iterable[str]) -> Iterator[dict[str, Any]]:
     if not paid:
         into = next((body["into"] for body in bodies if "into" in body), bodies[0].get("currency"))
         bodies.append(account(tariff=bodies[0]["id"], payer=payer(legal_entity="seller", currency=into)))
+    attributes = {name: tomllib.loads(f"of = {{ {said} }}")["of"] for name, said in HAS.findall(text)}
+    stated = {one["device"] for body in bodies for one in body.get("devices", ())}
+    assigned = [device(name, attributes=attributes.get(name, {})) for name in devices if name not in stated]
     for body in bodies:
-        yield body | {"devices": [device(name) for name in devices]} if "payer" in body else body
+        yield body | {"devices": assigned} if "payer" in body else body
 
 
 def utc(moment: str, time_zone: str) -> datetime:
@@ -116,6 +122,7 @@ def test_all_of_them_are_there() -> None:
         5,
         6,
         7,
+        9,
         11,
         12,
         13,
@@ -131,6 +138,7 @@ def test_all_of_them_are_there() -> None:
         31,
         32,
         33,
+        35,
         37,
         38,
         51,

@@ -153,6 +153,14 @@ def test_crossings_are_of_gates_and_all_else_of_fences() -> None:
         assert said.count(" is for usage in zone ") == 1
     (said,) = checked(tariff(price(), price("1", zone="toll")), published=there).faults
     assert "which is a gate; gates only have crossings and passages" in said
+    passage = price("1", meter="passage", unit="each", zone="toll")
+    assert checked(tariff(price(), passage), published=there).faults == []
+    # also the last of many zones of a table
+    many = {f"gate-{at}": "1" for at in range(200)} | {"depot": "1"}
+    fences = [gate(zone) for zone in many if zone != "depot"]
+    table = price(meter="crossing", unit="each", unit_amount=None, amounts=many)
+    (said,) = checked(tariff(price(), table), published=[*PUBLISHED, *fence_rows(fence("depot"), *fences)]).faults
+    assert "prices.1 is for crossing in zone 'depot', which is a fence" in said
 
 
 def test_a_currency_that_changes_inside_a_month_is_a_fault_and_with_a_month_it_is_none() -> None:
