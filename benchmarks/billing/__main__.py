@@ -6,7 +6,7 @@ from benchmarks.billing import costs
 from benchmarks.billing.fleets import FleetSize, Past
 from benchmarks.harness import benchmark_folder, parser_of, print_figures, quiet
 
-PARTS = ("rating", "close", "large-account", "table", "show", "explain")
+PARTS = ("rating", "close", "visits", "large-account", "table", "show", "explain")
 
 
 def main() -> None:
@@ -34,6 +34,8 @@ def main() -> None:
         if "close" in asked.parts:
             figures = costs.month(folder / "close", costs.FULL if asked.full else fleet)
             print_figures("A month closed and issued, Spark on two cores", figures)
+        if "visits" in asked.parts:
+            print_figures("Visits on top of usage", costs.visits(folder / "visits", fleet))
         if "large-account" in asked.parts:
             large = FleetSize(payers=1, devices=asked.large, rows=asked.rows)
             print_figures("One payer with many devices", costs.large_account(folder / "large", large))

@@ -17,7 +17,17 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from benchmarks.billing.fleets import DAYS, FIRST_DAY, FleetSize, Past, billable_lake, contracts, metered_lake, usage
+from benchmarks.billing.fleets import (
+    DAYS,
+    FIRST_DAY,
+    FleetSize,
+    Past,
+    add_visits,
+    billable_lake,
+    contracts,
+    metered_lake,
+    usage,
+)
 from benchmarks.harness import Figure, limited, peak_mib
 from benchmarks.lakes import built, new_lake, unsynced
 from cloud_jobs.billing.contracts import Tariff, TariffSpan
@@ -174,6 +184,32 @@ def month(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
     is_known = full >= more
     unknown = Figure(what, "not known: these sizes are too small to say", f"< {LIMIT_S} s")
     yield limited(what, full, "<", LIMIT_S, "{:.0f} s") if is_known else unknown
+
+
+_FACTS_SHARE = 0.2
+
+
+def visits(folder: Path, fleet: FleetSize) -> Iterator[Figure]:
+    """A closing whose tariff sells visits and their time against one that sells usage, in this process."""
+    with unsynced():
+        lake = billable_lake(folder, fleet)
+        times = [_closed_s(lake) for _ in range(2)]
+        events = add_visits(lake, fleet)
+        times.append(_closed_s(lake))
+    # the first one also imports and warms up
+    more = times[2] / times[1] - 1
+    size = f"{fleet.all_devices:,} devices, {fleet.all_rows:,} rows of usage, {events:,} events"
+    yield Figure(f"close, one core; {size}", f"{times[1]:.1f} s without visits, {times[2]:.1f} s with them")
+    yield limited("visits on top of usage", more * 100, "<", _FACTS_SHARE * 100, "{:.0f} %")
+
+
+def _closed_s(lake: Lake) -> float:
+    now = datetime.now(UTC)
+    taken = take_snapshot(lake, now)
+    run, began = ClosingRun(name=str(now), snapshot=taken.number, snapshot_id=taken.id, now=now), time.process_time()
+    found = close_period(lake, taken, MARCH, None, run=run, against_records=False)
+    assert all(one.outcome == "final" for one in found), found[0].reasons
+    return time.process_time() - began
 
 
 def large_account(folder: Path, fleet: FleetSize) -> Iterator[Figure]:

@@ -29,7 +29,7 @@ from cloud_jobs.explain import meter_again
 from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.coverage import Coverage, DeviceStream, TenantDevice
 from cloud_jobs.lake.data_files import DataFile, StoredFiles, write_data_files
-from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, USAGE, WHOLE_DEVICE
+from cloud_jobs.lake.schemas import OBSERVED, QUANTITIES, QUARTERS, TABLES, USAGE, WHOLE_DEVICE
 from cloud_jobs.lake.snapshots import LakeState, note_fences, note_tracks
 from cloud_jobs.lake.tables import FENCES, TRACKS, Lake
 from cloud_jobs.maintenance.job import Maintenance
@@ -48,6 +48,7 @@ ZONE_SHARES = (0.4, 0.15, 0.15, 0.3)
 ROWS_IN_FILE = 1_000_000
 """About as many rows as a merged file has."""
 _DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
 _HOUR_US = 3_600_000_000
 _HOURS = 24
 
@@ -220,6 +221,36 @@ def _add_usage(lake: Lake, parts: Iterable[pa.Table]) -> None:
         stamped = rows.set_column(stamp, USAGE.field(stamp), number)
         files += write_data_files(lake.files("usage"), stamped, datetime.now(UTC), table="usage")
     commit_written(increment, files)
+
+
+_VISITED: Final = range(-7, 31, 3)
+"""The days of the month, from its first one, on which each device visits the port for an hour, and a week before."""
+
+
+def add_visits(lake: Lake, fleet: FleetSize) -> int:
+    """Visits of all devices, as the geofence job writes them, and a tariff that sells them; returns their events."""
+    increment, number, files = next_increment(lake, "geofence_events"), 0, list[DataFile]()
+    for day in _VISITED:
+        moment = START + day * _DAY + 8 * HOUR
+        of_visit = (("enter", 0, 0.0), ("dwell", 300, 300.0), ("exit", 3_600, 3_600.0))
+        rows = [
+            {"id": f"{device:08x}{day & 255:02x}{kind}", "revision": 0, "tenant": TENANT, "device": f"van-{device:08}"}
+            | {"epoch": 7, "seq": 1, "kind": kind, "place": "port", "time": moment + timedelta(seconds=after)}
+            | {"value": value, "retracted": False, "day": moment.date(), "emitted_at": moment}
+            | {"commit_number": increment.commit_number}
+            for device in range(fleet.all_devices)
+            for kind, after, value in of_visit
+        ]
+        number += len(rows)
+        table = pa.Table.from_pylist(rows, schema=TABLES["geofence_events"].schema)
+        files += write_data_files(lake.files("geofence_events"), table, moment, table="geofence_events")
+    commit_written(increment, files, states={FENCES: note_fences(lake, fences_in(lake).features)})
+    facts = [{"meter": "visit", "unit": "each", "zone": "*", "unit_amount": "2"}]
+    facts += [{"meter": "stay", "unit": "min", "zone": "*", "unit_amount": "0.05", "allowance": "15"}]
+    body = tariff(ALWAYS, daily_cap=False).model_dump(mode="json", exclude_none=True)
+    body["prices"] += facts
+    lake.append("reference", [row_of("tariff", "standard", json.dumps(body), fleet.payers + 2, commit_number=2)])
+    return number
 
 
 # A lake with a past in which a vehicle's month can be taken apart: few big commits upon very many small ones. Usage of

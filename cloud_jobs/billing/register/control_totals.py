@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import PayerContract
-from cloud_jobs.billing.contracts.published import moment_of
+from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.rating import Cell, ChargeKind, RatedAccount
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, quarters_of
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
@@ -417,15 +417,16 @@ def fact_totals(contract: PayerContract, facts: Facts, rated: RatedAccount) -> l
     Driven days are counted, not summed, as active days are.
     """
     expected: Counter[tuple[str, Meter]] = Counter()
+    start_us, period_end_us = micros(contract.period.start), micros(contract.period.end)
     for terms in contract.accounts:
         if terms.sells_facts:
             held: dict[TenantDevice, list[tuple[int, int]]] = defaultdict(list)
             for one in terms.held:
                 held[TenantDevice(one.tenant, one.device)].append((one.begin_us, one.end_us))
+            sold = [(span.begin_us, span.end_us, span.tariff.sold) for span in terms.spans]
             for meter, moment_us, quantity in _due(facts, held):
-                in_force = [span for span in terms.spans if span.begin_us <= moment_us < span.end_us]
-                is_due = contract.period.start <= moment_of(moment_us) < contract.period.end
-                if is_due and in_force and meter in in_force[0].tariff.sold:
+                is_sold = any(begin_us <= moment_us < end_us and meter in meters for begin_us, end_us, meters in sold)
+                if start_us <= moment_us < period_end_us and is_sold:
                     expected[terms.id, meter] += quantity
     charged = _charged(rated, _COUNTED_FACTS)
     return [
