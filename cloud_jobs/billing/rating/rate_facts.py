@@ -218,7 +218,7 @@ class _Pricing:
         rule = self._dearest(slot.version, price.price.meter, zone)
         if rule is not None:
             text += f", the dearest within {rule.minutes} minutes"
-        amounts = quantity, price.free_of(quantity), price.fact_minor(quantity)
+        amounts = quantity, price.free_of(quantity), _fact_minor(price, quantity)
         return PricedFact(price.price.meter, place, text, price.tax, slot.version, day, moment_us, *amounts, fact)
 
     def _visits(self, device: TenantDevice, visits: Iterable[tuple[Visit, bool]]) -> Iterator[PricedFact]:
@@ -320,6 +320,12 @@ class _Pricing:
                 cheaper, dearest[rule] = dearest[rule], cheaper
             found[cheaper] = found[cheaper]._replace(free=found[cheaper].quantity, minor=0)
         return found
+
+
+@lru_cache(maxsize=4096)
+def _fact_minor(price: RatedPrice, quantity: int) -> int:
+    """Nearly all visits and passages are one unit of few prices."""
+    return price.fact_minor(quantity)
 
 
 def _place(fact: Visit | Passage) -> str:

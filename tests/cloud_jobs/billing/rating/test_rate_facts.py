@@ -63,7 +63,7 @@ def test_a_stay_is_charged_whole_when_it_ends_in_the_window_of_its_begin() -> No
     # 6:06 is in the window, 6:07 is not
     early = [START + hours(6) + timedelta(minutes=at) for at in (6, 7)]
     both = [one for at in early for one in visit("a", at, at + timedelta(minutes=1))]
-    assert shown(priced, *both) == [("acme", "", MINUTE, 0, 1), ("acme", "night", MINUTE, 0, 2)]
+    assert shown(priced, *both) == [("acme", "", MINUTE, 0, 1), ("acme", "night (fri, sat 22:00-06:07)", MINUTE, 0, 2)]
     assert shown(priced, *visit("a", END - hours(1))) == []
     assert shown(priced, *visit("a", END - hours(1), END)) == []
 
