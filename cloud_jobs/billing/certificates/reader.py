@@ -26,7 +26,7 @@ from cloud_jobs.billing.certificates.certificate import (
 from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.contracts.published import micros, moment_of
-from cloud_jobs.billing.rating.cells_of_usage import quarters_of
+from cloud_jobs.billing.rating.cells_of_usage import of_hours, quarters_of
 from cloud_jobs.billing.usage import Reach, reach_at
 from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
@@ -242,7 +242,7 @@ def _sums(
 ) -> NDArray[np.int64]:
     """The sum of each device's quarters within its time; null counts as 0."""
     found = np.zeros(devices, np.int64)
-    np.add.at(found, device, (quarters_of(column) * within).sum(axis=1))
+    np.add.at(found, device, of_hours(quarters_of(column) * within))
     return found
 
 

@@ -208,6 +208,13 @@ def quarters_of(column: pa.ChunkedArray) -> Ints:
     return np.asarray(pc.list_flatten(known_quarters(column)).to_numpy(), np.int64).reshape(len(column), QUARTERS)
 
 
+def of_hours(quarters: Ints) -> Ints:
+    """The sum of the quarters of each row: several times faster than along the short axis."""
+    first, second, third, fourth = quarters.T
+    found: Ints = first + second + third + fourth
+    return found
+
+
 def _quarters(column: pa.ChunkedArray) -> Ints:
     lists = known_quarters(column).combine_chunks()
     lengths = pc.list_value_length(lists)
@@ -472,7 +479,7 @@ def _parts(columns: UsageColumns, holdings: Holdings) -> Parts:
     at = quarter[rows] + place
     of = holdings.locate(device[rows], at)
     rows, place, at, holding = (array[of.held] for array in (rows, place, at, of.holding))
-    quantities = [np.concatenate((values[whole].sum(axis=1), values[rows, place])) for values in columns.quantities]
+    quantities = [np.concatenate((of_hours(values[whole]), values[rows, place])) for values in columns.quantities]
     run = np.concatenate((run, holdings.run(holding, at)))
     holding = np.concatenate((begin.holding[whole], holding))
     for number in range(len(QUANTITIES), len(quantities)):

@@ -117,11 +117,12 @@ class AccountRating:
     def usage_charges(self) -> list[Charge]:
         """One charge for each place and price, unordered. Raises BillingError above the last tier."""
         charges: list[Charge] = []
+        account, kind, rows_of = self.account, ChargeKind.USAGE, self._metered.get
         for of_pool, uses in self._pools.items():
             meter = of_pool[2].meter
             for (region, tenant, device, zone, window), text, tax, quantity, free, amount in pool_shares(uses):
-                key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text, tax)
-                rows = self._metered.get(metered_key(self.account, tenant, device, meter, zone))
+                key = ChargeKey(account, region, tenant, device, kind, meter, zone, window, text, tax)
+                rows = rows_of(metered_key(account, tenant, device, meter, zone))
                 charges.append(Charge(key, quantity, free, amount, rows))
         for (meter, (region, tenant, device, zone, window), text, tax), facts in self._facts.items():
             key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text, tax)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.rating import Cell, ChargeKind, RatedAccount
-from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, quarters_of
+from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, of_hours, quarters_of
 from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.rating.facts import Facts
 from cloud_jobs.billing.units import FACTS, Meter
@@ -149,7 +149,7 @@ def _metered(usage: pa.Table) -> pa.Table:
     whole = usage.filter(pc.equal(usage["zone"], WHOLE_DEVICE))
     if not whole.num_rows:
         return _COUNTS.empty_table()
-    counts = {name: quarters_of(whole[name]).sum(axis=1) for name in ("events", "content_bytes")}
+    counts = {name: of_hours(quarters_of(whole[name])) for name in ("events", "content_bytes")}
     rows = whole.select([*_KEY]).append_column("records", pa.array(seq_counts(whole["seq_ranges"])))
     for name, values in counts.items():
         rows = rows.append_column(name, pa.array(values))
@@ -272,7 +272,7 @@ def held_usage(
     first = usage["hour"].cast(pa.int64()).to_numpy() // QUARTER_US
     lows, highs = np.minimum.reduceat(first, starts), np.maximum.reduceat(first, starts) + _QUARTERS
     counted = _counted(usage)
-    whole = {meter: np.add.reduceat(values.sum(axis=1), starts) for meter, values in counted.items()}
+    whole = {meter: np.add.reduceat(of_hours(values), starts) for meter, values in counted.items()}
     ends = [*starts[1:].tolist(), usage.num_rows]
     for at, (device, begin, end) in enumerate(zip(devices, starts.tolist(), ends, strict=True)):
         for one in held.get(device, ()):
@@ -384,9 +384,12 @@ def control_totals(
     sold = sold_meters(contract)
     assigned: Counter[tuple[str, Meter]] = Counter()
     priced: Counter[tuple[str, Meter]] = Counter()
+    of_version: defaultdict[tuple[str, int, Meter], int] = defaultdict(int)
     for cell in cells:
-        assigned[cell.account, cell.meter] += cell.quantity
-        priced[cell.account, cell.meter] += cell.quantity if (cell.account, cell.version, cell.meter) in sold else 0
+        of_version[cell.account, cell.version, cell.meter] += cell.quantity
+    for of, quantity in of_version.items():
+        assigned[of[0], of[2]] += quantity
+        priced[of[0], of[2]] += quantity if of in sold else 0
     charged = _charged(rated, {*Meter} - FACTS)
     found = []
     for account, meter in sorted({*usage, *assigned, *charged}):
@@ -401,10 +404,12 @@ def control_totals(
 def _charged(rated: RatedAccount, meters: Collection[Meter]) -> Counter[tuple[str, Meter]]:
     """The quantities of charges: caps and fees are amounts."""
     charged: Counter[tuple[str, Meter]] = Counter()
-    for charge in rated.charges:
-        meter = charge.key.meter
-        if charge.key.kind is ChargeKind.USAGE and meter is not None and meter in meters:
-            charged[charge.key.account, meter] += charge.quantity
+    of_kind: defaultdict[tuple[str, ChargeKind, Meter | None], int] = defaultdict(int)
+    for key, quantity, *_ in rated.charges:
+        of_kind[key.account, key.kind, key.meter] += quantity
+    for (account, kind, meter), quantity in of_kind.items():
+        if kind is ChargeKind.USAGE and meter is not None and meter in meters:
+            charged[account, meter] += quantity
     return charged
 
 
