@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.contracts.published import moment_of
 from cloud_jobs.billing.rating import (
+    VAT_INCLUDED,
     Cell,
     Charge,
     ChargeKey,
@@ -25,7 +26,7 @@ from cloud_jobs.billing.rating import (
     cells_of_usage,
 )
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
-from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key
+from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key, rate_of
 from cloud_jobs.billing.rating.facts import Facts, Passage, rows_of_facts
 from cloud_jobs.billing.rating.fees import LIMITED, FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
@@ -188,7 +189,7 @@ def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whol
     `contract`: of at least the charge's account. `is_whole`: `usage` has the whole pool. Raises BillingError for usage
     that cannot be rated.
     """
-    key = charge.key
+    key = charge.key._replace(price=charge.key.price.removesuffix(VAT_INCLUDED))
     contract = _of_account(contract, key.account)
     of_device = _of_device(contract, TenantDevice(key.tenant, key.device))
     whose = _whose(key)
@@ -198,20 +199,26 @@ def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whol
     metered = found.metered.get(whose)
     rating = _rated(contract, usage) if is_whole else None
     charges = None if rating is None else rating.usage_charges()
+    amount = None if charges is None else next((one.amount_minor for one in charges if one.key == key), 0)
     return Explanation(
         charge=charge,
         hours=tuple(_hours(of_device, rows, key)),
         digest="" if metered is None else metered.digest,
-        amount_minor=None if charges is None else next((one.amount_minor for one in charges if one.key == key), 0),
-        arithmetic=tuple(
-            step for uses in (rating.pools_of(key) if rating else ()) for step in arithmetic_of(contract, uses, key)
+        amount_minor=_without_tax(charge, amount),
+        arithmetic=(
+            *(step for uses in (rating.pools_of(key) if rating else ()) for step in arithmetic_of(contract, uses, key)),
+            *_tax_step(contract, charge),
         ),
     )
 
 
 def explain_facts(contract: PayerContract, facts: Facts, charge: Charge) -> Explanation:
     """Explains a charge of facts from the facts of its device. `contract`: of at least the charge's account."""
-    key, currency, found = charge.key, contract.payer.currency, list[PricedFact]()
+    key, currency, found = (
+        charge.key._replace(price=charge.key.price.removesuffix(VAT_INCLUDED)),
+        contract.payer.currency,
+        list[PricedFact](),
+    )
     contract = _of_account(contract, key.account)
     place = Place(key.region, key.tenant, key.device, key.zone, key.window)
     for _, priced in priced_facts(contract, {key.account: _book(contract)}, facts):
@@ -222,8 +229,11 @@ def explain_facts(contract: PayerContract, facts: Facts, charge: Charge) -> Expl
         charge=charge,
         hours=(),
         digest=rows_of_facts({one.fact for one in found}).digest if found else "",
-        amount_minor=sum(one.minor for one in found),
-        arithmetic=tuple((_fact_text(one), f"{amount_text(one.minor, currency)} {currency}") for one in found),
+        amount_minor=_without_tax(charge, sum(one.minor for one in found)),
+        arithmetic=(
+            *((_fact_text(one), f"{amount_text(one.minor, currency)} {currency}") for one in found),
+            *_tax_step(contract, charge),
+        ),
         facts=tuple(found),
     )
 
@@ -235,6 +245,22 @@ def _fact_text(one: PricedFact) -> str:
     begin, end = stamp(moment_of(fact.begin_us)), stamp(moment_of(fact.end_us))
     begin, end = begin if fact.entered else f"{begin} (not seen)", end if fact.left else f"{end} (not seen)"
     return f"{begin} to {end}, {quantity}, events {', '.join(fact.ids)}"
+
+
+def _without_tax(charge: Charge, amount: int | None) -> int | None:
+    """An amount of the charge's price without tax; other lines decide which way it is rounded."""
+    if amount is None or not charge.key.price.endswith(VAT_INCLUDED):
+        return amount
+    numerator, denominator = rate_of(charge.key.tax)
+    exact = Fraction(amount * 100 * denominator, 100 * denominator + numerator)
+    return charge.amount_minor if abs(exact - charge.amount_minor) < 1 else round_ratio(*exact.as_integer_ratio())
+
+
+def _tax_step(contract: PayerContract, charge: Charge) -> Iterator[tuple[str, str]]:
+    if charge.key.price.endswith(VAT_INCLUDED):
+        currency, rate = contract.payer.currency, Fraction(*rate_of(charge.key.tax))
+        without = f"{amount_text(charge.amount_minor, currency)} {currency}"
+        yield f"without VAT of {_text(rate)} %, by largest remainder over the document", without
 
 
 MAX_DAYS: Final = 62
@@ -255,7 +281,7 @@ def explain_derived(
         contract = _of_account(contract, charge.key.account)
         bill, key, currency = (
             account_bill(_rated(contract, usage, facts), contract),
-            charge.key,
+            charge.key._replace(price=charge.key.price.removesuffix(VAT_INCLUDED)),
             contract.payer.currency,
         )
         amount = sum(one.amount_minor for one in bill.charges if one.key == key)
@@ -269,6 +295,8 @@ def explain_derived(
         parts += ([*_arithmetic_of_minimum(contract, due), *_of_tax(due.minor, one, currency)] for due, one in least)
         if len(parts) > 1:
             parts.append([("together", f"{amount_text(amount, currency)} {currency}")])
+        amount = _without_tax(charge, amount)
+        parts.append([*_tax_step(contract, charge)])
     return Explanation(charge=charge, hours=(), digest="", amount_minor=amount, arithmetic=tuple(chain(*parts)))
 
 

@@ -214,7 +214,7 @@ def _not_posted(
         yield Comparison(Station.INVOICED, "tax posted by void documents", payer, 0, tax, numbers, currency)
     if newest is None:
         return
-    nothing = not newest.charges and newest.outcome is not ClosingState.BLOCKED
+    nothing = not newest.is_invoiced and newest.outcome is not ClosingState.BLOCKED
     why = (
         "nothing to issue"
         if nothing

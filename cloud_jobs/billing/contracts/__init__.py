@@ -32,6 +32,7 @@ from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, PoolK
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, Dearest, Tariff
+from cloud_jobs.billing.contracts.taxes import doubtful_taxes
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
 from cloud_jobs.billing.contracts.windows import Calendar, Window, window_at
 
@@ -80,6 +81,7 @@ __all__ = [
     "VatCategory",
     "Window",
     "contracts_of_toml",
+    "doubtful_taxes",
     "is_canary",
     "tax_text",
     "usable_contract",

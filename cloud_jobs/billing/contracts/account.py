@@ -95,7 +95,7 @@ PaymentDays = Annotated[int, Field(ge=0, le=365, strict=True)]
 class LegalEntity(Contract):
     """One version of a seller. `number_prefix` and a counter without gaps make the numbers of its documents.
 
-    `logo`, `colour`: of its printed documents.
+    `logo`, `colour`: of its printed documents. `tax_currency`: in which its documents state the VAT a second time.
     """
 
     id: Id
@@ -109,6 +109,7 @@ class LegalEntity(Contract):
     number_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9][A-Z0-9-]{0,15}$")]
     payment: Payment
     payment_days: PaymentDays = 30
+    tax_currency: Currency | None = None
     logo: Logo | None = None
     colour: Colour | None = None
 

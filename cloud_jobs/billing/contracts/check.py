@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -17,6 +19,7 @@ from cloud_jobs.billing.contracts.prices import ANY_ZONE
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
+from cloud_jobs.billing.contracts.taxes import doubtful_rates, doubtful_taxes
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
 from cloud_jobs.reference.tables import in_force
@@ -28,12 +31,19 @@ from waybill.settings import as_read, name_advice
 # Warnings about published versions, which never block a publication.
 
 MAX_DEVICES_NAMED: Final = 5
+_DOUBTFUL: Final = re.compile(r'"category": ?"[KG]"|"rate": ?"?0?\.')
+"""In the text of a contract whose taxes may be doubtful."""
 Row = dict[str, Any]
 
 
 def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[str]:
     """Devices that no account pays for any more, meters that become free, and fees that charge nothing."""
-    return [*_left(before, after, stated), *_free(before, after, stated), *_late_fees(after, stated)]
+    return [
+        *_left(before, after, stated),
+        *_free(before, after, stated),
+        *_late_fees(after, stated),
+        *_taxes(after, stated),
+    ]
 
 
 def begin_of(row: Row) -> datetime | None:
@@ -89,6 +99,21 @@ def _late_fees(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
                 for fee in made.fees
                 if fee.every is Every.ONCE and fee.begin and fee.begin < first
             )
+
+
+def _taxes(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    """Doubtful rates and categories, in the month in which a stated version begins."""
+    for row in stated:
+        # few of very many accounts
+        if row["kind"] not in {"account", "tariff"} or not _DOUBTFUL.search(row["body"]):
+            continue
+        begin, found = begin_of(row), list[str]()
+        if row["kind"] == "tariff" and isinstance(made := _with_fees(row), Tariff):
+            found += doubtful_rates(made.vats)
+        elif begin and (period := _month_of(after, row["id"], begin)):
+            with suppress(UnknownPayer, BlockedPayer):
+                found += doubtful_taxes(after.contract_of(row["id"], period))
+        yield from (f"{row['place']}: {row['kind']} {row['id']!r}: {text}" for text in found)
 
 
 def _sold(contracts: Contracts, row: Row, moment: datetime) -> frozenset[str]:

@@ -22,7 +22,7 @@ from cloud_jobs.billing.contracts.account import (
 from cloud_jobs.billing.contracts.attributes import Attributes, attributes_of
 from cloud_jobs.billing.contracts.errors import ContractFault, Named
 from cloud_jobs.billing.contracts.fees import Fee
-from cloud_jobs.billing.contracts.fields import NEEDS_SELLERS_VAT_ID, Vat
+from cloud_jobs.billing.contracts.fields import Vat
 from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.published import (
     EVER,
@@ -131,7 +131,8 @@ class PayerContract:
 
     `account`: the version in force at the period's last moment, without devices. `accounts`: the payer's account and
     those below it, by id. `rates`: units of the payer's currency for one unit of each other tariff currency, at the
-    period's last moment. `digest`: SHA-256 (hex) over the texts of all versions used.
+    period's last moment. `tax_rate`: of the seller's currency for VAT, if it is another. `digest`: SHA-256 (hex) over
+    the texts of all versions used.
     """
 
     account: Account
@@ -140,6 +141,7 @@ class PayerContract:
     accounts: tuple[AccountContract, ...]
     rates: Mapping[str, Decimal]
     digest: str
+    tax_rate: Decimal | None = None
 
     @property
     def id(self) -> str:
@@ -234,6 +236,7 @@ class PayerParts:
         seller = self._seller(payer_id, account.payer)
         if seller is None:
             return None
+        tax_rate = self._tax_rate(account, seller)
         return PayerContract(
             account=account.model_copy(update={"devices": ()}),
             period=period,
@@ -241,7 +244,25 @@ class PayerParts:
             accounts=tuple(accounts),
             rates=rates,
             digest=self._digest(period.time_zone),
+            tax_rate=tax_rate,
         )
+
+    def _tax_rate(self, account: Account, seller: LegalEntity) -> Decimal | None:
+        """Units of the currency in which the seller states its VAT for one of the payer's; None: it is the same."""
+        assert account.payer is not None
+        into, currency = seller.tax_currency, account.payer.currency
+        if into is None or into == currency:
+            return None
+        name = rate_id(currency, into)
+        if found := self._at_the_end("exchange_rate", name):
+            rate: Decimal = known(ExchangeRate, found.body).rate
+            return rate
+        text = (
+            f"account {account.id!r} is billed in {currency}, its seller {seller.id!r} states VAT in {into}, and no "
+            f"exchange rate {name!r} is in force at the period's end; publish one"
+        )
+        self.faults.append(ContractFault(text, ("account", account.id), is_lack=True))
+        return None
 
     def _digest(self, time_zone: str) -> str:
         # an unchanged repeated publication is the same contract
@@ -331,19 +352,13 @@ class PayerParts:
             self.faults.append(ContractFault(text, ("account", account), is_lack=True))
 
     def _seller(self, account: str, payer: Payer) -> LegalEntity | None:
-        name, category = payer.legal_entity, payer.vat.category
+        name = payer.legal_entity
         found = self._at_the_end("legal_entity", name)
         if found is None:
             text = f"account {account!r} buys from the legal entity {name!r}, which is not in force at the period's end"
             self.faults.append(ContractFault(text, ("account", account), missing=("legal_entity", name)))
             return None
         seller = _seller(found.body)
-        if not seller.vat_id and (rule := NEEDS_SELLERS_VAT_ID.get(category)):
-            text = (
-                f"account {account!r} is charged VAT of category {category}, for which its seller, the legal entity "
-                f"{name!r}, needs a vat_id (EN 16931, {rule})"
-            )
-            self.faults.append(ContractFault(text, ("account", account)))
         if missing := ", ".join(missing_for_profile(payer, seller)):
             text = f"account {account!r} buys from the legal entity {name!r}, and its profile needs {missing}"
             self.faults.append(ContractFault(text, ("account", account)))

@@ -38,6 +38,7 @@ from cloud_jobs.billing.contracts.published import (
     parsed,
     usable_contract,
 )
+from cloud_jobs.billing.contracts.taxes import tax_faults
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import RefusedVersion, Usable
@@ -423,6 +424,7 @@ class Contracts:
         made = parts.contract(payer_id, names, period)
         # both accounts may be of this payer
         shared = dict.fromkeys(one for name in names for one in self._overlaps.get(name, ()))
+        faults += tax_faults(made) if made else ()
         faults += [*parts.faults, *(one.fault for one in shared if one.begin_us < end and start < one.end_us)]
         faults += [self._contradictions[one] for one in parts.publications if one in self._contradictions]
         faults += self._refused_faults({*parts.used, *(("account", name) for name in names)}, period)

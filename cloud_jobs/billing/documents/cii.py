@@ -153,6 +153,8 @@ def _settlement(settlement: Element, document: Document) -> None:
     instructions, currency = document["payment_instructions"], document["invoice_currency_code"]
     _text(settlement, "CreditorReferenceID", instructions["bank_assigned_creditor_identifier"])
     _text(settlement, "PaymentReference", instructions["remittance_information"])
+    accounting = document["vat_accounting"] or {}
+    _text(settlement, "TaxCurrencyCode", accounting.get("vat_accounting_currency_code"))
     _text(settlement, "InvoiceCurrencyCode", currency)
     means = _add(settlement, "SpecifiedTradeSettlementPaymentMeans")
     _text(means, "TypeCode", instructions["payment_means_type_code"])
@@ -183,6 +185,9 @@ def _settlement(settlement: Element, document: Document) -> None:
     _text(summation, "LineTotalAmount", totals["sum_of_invoice_line_net_amount"]["text"])
     _text(summation, "TaxBasisTotalAmount", totals["invoice_total_amount_without_vat"]["text"])
     _text(summation, "TaxTotalAmount", totals["invoice_total_vat_amount"]["text"], currencyID=currency)
+    if accounting:
+        text = accounting["invoice_total_vat_amount_in_accounting_currency"]["text"]
+        _text(summation, "TaxTotalAmount", text, currencyID=accounting["vat_accounting_currency_code"])
     if totals["rounding_amount"]["minor"]:
         _text(summation, "RoundingAmount", totals["rounding_amount"]["text"])
     _text(summation, "GrandTotalAmount", totals["invoice_total_amount_with_vat"]["text"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
+from fractions import Fraction
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -49,7 +50,7 @@ from cloud_jobs.billing.rating import (
     TaxGroup,
     tax_group,
 )
-from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, place_text, quantity_text
+from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from geo.reference.moments import stamp
 from geo.spatial.ids import UNSHOWN
 
@@ -413,6 +414,7 @@ def document_head(
     snapshot: str,
     certificates: CertificateSummary,
     body_digest: str,
+    tax_rate: Decimal | None = None,
     preceding: PrecedingInvoice | None = None,
     reason: str | None = None,
     preview: Preview | None = None,
@@ -458,6 +460,7 @@ def document_head(
         "invoicing_period": _period(period),
         "payment_instructions": _payment(seller, payer, number) if preview is None else None,
         "document_totals": _totals(owed, sign),
+        "vat_accounting": _vat_accounting(seller, owed, sign, tax_rate),
         "vat_breakdown": [
             {
                 "vat_category_code": tax.category.value,
@@ -565,6 +568,19 @@ def _preview(preview: Preview) -> Document:
         "devices": preview.devices,
         "incomplete": [{"device": name, "reasons": [*why]} for name, why in sorted(preview.incomplete.items())],
         "reasons": [*preview.reasons],
+    }
+
+
+def _vat_accounting(seller: LegalEntity, owed: Owed, sign: int, rate: Decimal | None) -> Document | None:
+    """The VAT in the currency in which the seller states it to its tax office."""
+    currency = seller.tax_currency
+    if currency is None or rate is None:
+        return None
+    exact = sign * owed.tax_minor * Fraction(rate) * Fraction(10) ** (exponent(currency) - exponent(owed.currency))
+    return {
+        "vat_accounting_currency_code": currency,
+        "invoice_total_vat_amount_in_accounting_currency": amount(round_ratio(*exact.as_integer_ratio()), currency),
+        "exchange_rate": f"{rate.normalize():f}",
     }
 
 

@@ -84,7 +84,7 @@ def _totals(show: Presentation) -> FittedTable:
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
     "window", "price", "quantity", "unit", "quantity_base", "base_unit", "free_base", "posted_amount", "currency",
-    "metered_rows", "first_hour", "last_hour", "metered_digest", "days",
+    "vat_category", "vat_rate", "metered_rows", "first_hour", "last_hour", "metered_digest", "days",
 )  # fmt: skip
 
 
@@ -152,6 +152,8 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
             "free_base": sign * entry["free_base"] if line["quantity"] else None,
             "posted_amount": amount_text(sign * entry["amount_minor"], currency),
             "currency": currency,
+            "vat_category": line["invoiced_item_vat_category_code"],
+            "vat_rate": line["invoiced_item_vat_rate"],
             "metered_rows": metered.get("rows"),
             "first_hour": metered.get("first_hour"),
             "last_hour": metered.get("last_hour"),

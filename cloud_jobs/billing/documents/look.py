@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from cloud_jobs.billing.rating import VAT_INCLUDED
 from cloud_jobs.billing.units import MEASURE_OF, Meter
 
 TEXTS: Final = Path(__file__).parent / "texts"
@@ -115,6 +116,8 @@ class Language:
 
         `applied`: what a price with tiers came to, which stands first, on a line of its own.
         """
+        if text.endswith(VAT_INCLUDED):
+            return f"{self.price(text.removesuffix(VAT_INCLUDED))}, {self.say('price.vat_included')}"
         for form, parts_of in ((_CAP, self._cap), (_MINIMUM, self._minimum), (_FEE, self._fee)):
             if found := form.fullmatch(text):
                 return ", ".join(parts_of(found))

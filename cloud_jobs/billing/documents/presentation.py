@@ -163,10 +163,18 @@ class Presentation:
         found = self._document["document_totals"]
         credited = self._document["invoice_type_code"] == DocumentType.CREDIT_NOTE
         last = "total.so_far" if "preview" in self._document else "total.credited" if credited else "total.due"
+        accounting = self._document["vat_accounting"]
+        again = []
+        if accounting:
+            currency, rate = accounting["vat_accounting_currency_code"], accounting["exchange_rate"]
+            label = self._say("total.vat_again", rate=self.language.number(rate))
+            text = accounting["invoice_total_vat_amount_in_accounting_currency"]["text"]
+            again = [(label, f"{self.language.number(text)} {currency}")]
         rounded = [(self._say("total.rounding"), self.amount(found["rounding_amount"]["text"]))]
         return [
             (self._say("total.net"), self.amount(found["invoice_total_amount_without_vat"]["text"])),
             (self._say("total.vat"), self.amount(found["invoice_total_vat_amount"]["text"])),
+            *again,
             *(rounded if found["rounding_amount"]["minor"] else []),
             (self._say(last), self.amount(found["amount_due_for_payment"]["text"])),
         ]
@@ -264,6 +272,14 @@ class Presentation:
         return self._say("place.named", name=name, id=of_id) if name and name != of_id else of_id
 
     def _price(self, line: Document) -> str:
+        said = self._agreed_price(line)
+        if len(self._document["vat_breakdown"]) == 1:
+            return said
+        code, rate = line["invoiced_item_vat_category_code"], self._percent(line["invoiced_item_vat_rate"])
+        tax = f"{self._say('total.vat')} {rate} ({code})"
+        return f"{said}\n{tax}" if said else tax
+
+    def _agreed_price(self, line: Document) -> str:
         if not (quantity := line["quantity"]):
             return self.language.price(line["price"])
         applied = applied_price(

@@ -97,6 +97,8 @@ def _header(root: Element, document: Document, name: str, *, credit: bool) -> No
     _basic(root, f"{name}TypeCode", type_code(document))
     _basic(root, "Note", document["invoice_note"])
     _basic(root, "DocumentCurrencyCode", document["invoice_currency_code"])
+    if accounting := document["vat_accounting"]:
+        _basic(root, "TaxCurrencyCode", accounting["vat_accounting_currency_code"])
     _basic(root, "BuyerReference", document["buyer_reference"])
     period = _aggregate(root, "InvoicePeriod")
     _basic(period, "StartDate", document["invoicing_period"]["invoicing_period_start_date"])
@@ -135,6 +137,7 @@ def keeps_en_16931(document: Document) -> bool:
         return False
     amounts = [
         *document["document_totals"].values(),
+        *(value for name, value in (document["vat_accounting"] or {}).items() if name.startswith("invoice_total")),
         *(vat[name] for vat in document["vat_breakdown"] for name in vat if name.endswith("_amount")),
         *(line["invoice_line_net_amount"] for line in document["lines"]),
     ]
@@ -211,6 +214,10 @@ def _tax_total(root: Element, document: Document) -> None:
         _basic(category, "Percent", vat_rate(vat, document))
         _basic(category, "TaxExemptionReason", vat["vat_exemption_reason_text"])
         _basic(_aggregate(category, "TaxScheme"), "ID", "VAT")
+    if accounting := document["vat_accounting"]:
+        text = accounting["invoice_total_vat_amount_in_accounting_currency"]["text"]
+        currency = accounting["vat_accounting_currency_code"]
+        _basic(_aggregate(root, "TaxTotal"), "TaxAmount", text, currencyID=currency)
 
 
 def _monetary_total(root: Element, document: Document) -> None:

@@ -2,6 +2,7 @@
 
 from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage, rated_columns
 from cloud_jobs.billing.rating.charges import (
+    VAT_INCLUDED,
     Cell,
     Charge,
     ChargeKey,
@@ -19,6 +20,7 @@ from cloud_jobs.billing.rating.pools import PriceBooks
 from cloud_jobs.billing.rating.rate import rate
 
 __all__ = [
+    "VAT_INCLUDED",
     "Cell",
     "Charge",
     "ChargeKey",

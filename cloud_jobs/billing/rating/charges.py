@@ -91,6 +91,10 @@ def window_id(window: str) -> str:
     return window.partition(" ")[0]
 
 
+VAT_INCLUDED: Final = ", VAT included"
+"""The end of the text of a price that includes tax; the charge's amount is without it."""
+
+
 class ChargeKey(NamedTuple):
     """What a charge is for; unique within a payer and period. "" stands for none.
 

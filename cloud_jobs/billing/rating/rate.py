@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from fractions import Fraction
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, qu
 from cloud_jobs.billing.rating.charges import (
     MOST_MINOR,
     MOST_QUANTITY,
+    VAT_INCLUDED,
     Cell,
     Charge,
     ChargeKey,
@@ -418,10 +419,6 @@ def _above_by_day(
             for use in uses:
                 days[use] *= limit / total
     return found
-
-
-VAT_INCLUDED: Final = ", VAT included"
-"""The end of the text of a price that includes tax; the charge's amount is without it."""
 
 
 def net_of_gross(charges: Sequence[Charge]) -> tuple[list[Charge], int]:

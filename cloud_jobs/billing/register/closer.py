@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cloud_jobs.billing.billing_period import day_start
 from cloud_jobs.billing.certificates import DeviceCertificate
-from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.contracts import PayerContract, doubtful_taxes
 from cloud_jobs.billing.documents import DocumentError, DocumentType, document_body
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
@@ -129,7 +129,8 @@ def closed(
         buyer=contract.account,
         names={account.id: account.name for account in contract.accounts if account.id != contract.id},
         devices_by_state=dict(sorted(Counter(one.state.value for one in certificates).items())),
-        noticed=_noticed(certificates, fences, rated, unseen),
+        noticed=_noticed(certificates, fences, rated, unseen, [*doubtful_taxes(contract)]),
+        tax_rate=contract.tax_rate,
     )
     # a wrong sum is never final
     state = ClosingState.BLOCKED if faults else ClosingState.PROVISIONAL if open_ends else ClosingState.FINAL
@@ -163,7 +164,11 @@ def closed(
 
 
 def _noticed(
-    certificates: Sequence[DeviceCertificate], fences: ClosingFences, rated: RatedAccount, unseen: Mapping[str, int]
+    certificates: Sequence[DeviceCertificate],
+    fences: ClosingFences,
+    rated: RatedAccount,
+    unseen: Mapping[str, int],
+    doubtful: Sequence[str],
 ) -> ClosingNotes:
     # inferred entries that are on a line are billed
     billed = sum(one.quantity for one in rated.charges if (one.key.kind, one.key.meter) == _INFERRED)
@@ -185,7 +190,7 @@ def _noticed(
         notes.append(f"not billed: messages without a position, value or known topic: {reasons}")
     return ClosingNotes(
         counts=counts,
-        notes=tuple(notes),
+        notes=(*notes, *doubtful),
         unknown=_unknown(counts),
         doubtful=_named([f"{one.tenant}/{one.device}: {doubt}" for one in certificates for doubt in one.doubts]),
         decisions=_decisions(certificates),

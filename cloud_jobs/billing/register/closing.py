@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
@@ -106,6 +107,14 @@ class Closing:
         return len({*of_each}) == 1
 
     @property
+    def is_invoiced(self) -> bool:
+        """Whether there is a document of it; of one without an amount as its payer chose."""
+        if self.net_minor or self.tax_minor or self.rounding_minor:
+            return True
+        chosen = (json.loads(self.parties).get("buyer", {}).get("payer") or {}).get("zero_documents")
+        return bool(self.charges) if chosen is None else chosen
+
+    @property
     def rank(self) -> tuple[int, int]:
         """The newest closing of a period has the highest rank."""
         return self.snapshot, self.number
@@ -141,7 +150,8 @@ class ClosingNotes(NamedTuple):
 class Parties:
     """Seller and buyer as of the period's end. `names`: of the buyer's children, by account id.
 
-    `devices_by_state`: number of devices by state of completeness.
+    `tax_rate`: from the buyer's currency into that of the seller's VAT. `devices_by_state`: number of devices by
+    state of completeness.
     """
 
     seller: LegalEntity
@@ -149,6 +159,7 @@ class Parties:
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     devices_by_state: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     noticed: ClosingNotes = field(default_factory=ClosingNotes)
+    tax_rate: Decimal | None = None
 
     @property
     def text(self) -> str:
@@ -160,6 +171,7 @@ class Parties:
                     mode="json", exclude={"payer": {"language"}, "fees": True}
                 ),
                 "names": dict(self.names),
+                "tax_rate": None if self.tax_rate is None else str(self.tax_rate),
                 "devices_by_state": dict(self.devices_by_state),
                 **self.noticed._asdict() | {"counts": dict(self.noticed.counts)},
             }
@@ -173,6 +185,7 @@ class Parties:
             seller=_seller(canonical_text(found["seller"])),
             buyer=Account.model_validate(found["buyer"]),
             names=found["names"],
+            tax_rate=found["tax_rate"] and Decimal(found["tax_rate"]),
             devices_by_state=found["devices_by_state"],
             noticed=ClosingNotes.of(text),
         )
@@ -229,6 +242,7 @@ def closing_head(
             unknown=parties.noticed.unknown,
         ),
         body_digest=body_digest,
+        tax_rate=parties.tax_rate,
         preceding=preceding,
         reason=reason or None,
         preview=preview,

@@ -207,7 +207,7 @@ def issue(ledger: Ledger, closing: Closing, now: datetime, by: str = "") -> Issu
     if now < closing.period_end:
         raise FuturePeriod(key.payer, closing.period_end.isoformat(), now.isoformat(timespec="seconds"))
     _check_final(closing)
-    if not closing.charges:
+    if not closing.is_invoiced:
         raise NothingToIssue(key.payer)
     # last, so that a refusal leaves no gap
     counter = ledger.numbering(closing.key.legal_entity).counter + 1
@@ -258,7 +258,7 @@ def adjustable(ledger: Ledger, closing: Closing) -> PostedInvoice:
         for other in ledger.standing(key.payer):
             if other.invoice.key._replace(legal_entity=key.legal_entity) == key:
                 raise OtherSeller(key.payer, other.invoice.number, other.invoice.key.legal_entity, key.legal_entity)
-        if closing.outcome is ClosingState.FINAL and not closing.charges:
+        if closing.outcome is ClosingState.FINAL and not closing.is_invoiced:
             raise NothingToIssue(key.payer)
         raise NoInvoice(key.payer)
     number = posted.invoice.number

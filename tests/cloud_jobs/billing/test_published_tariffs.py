@@ -22,12 +22,12 @@ FILES = sorted((Path(__file__).resolve().parents[3] / "docs" / "tariffs").glob("
 USED = re.compile(r"# (\d{4}-\d\d-\d\d \d\d:\d\d) (\S+): (.+)")
 FACT = re.compile(r"(visit|passage) of (\S+?)(?: (until) ([\d -]*\d\d:\d\d)| (forward|backward))?")
 HAS = re.compile(r"^# (\S+) has (.+)", re.MULTILINE)
-OWED = re.compile(r"# (\d{4}-\d\d) = ([\d.]+) ([A-Z]{3})(?:, note ([-\d.]+))?(?:, VAT ([\d.]+))?")
+OWED = re.compile(r"# (\d{4}-\d\d) = ([\d.]+) ([A-Z]{3})(?:, note ([-\d.]+))?(?:, VAT ([\d.]+))?(?:, to pay ([\d.]+))?")
 COLUMN = {
     "km": ("distance_mm", 1_000_000),
     "mi": ("distance_mm", 1_609_344),
-    "min": ("duration_ms", 60_000),
     **dict.fromkeys(("entry", "entries"), ("entries", 1)),
+    "min": ("duration_ms", 60_000),
     **dict.fromkeys(("event", "events"), ("events", 1)),
     **dict.fromkeys(("crossing", "crossings"), ("crossings", 1)),
 }
@@ -100,7 +100,7 @@ def test_a_published_tariff_gives_its_amount_to_the_cent(file: Path) -> None:
     contracts, pays = Contracts(rows(*bodies)), next(body for body in bodies if "payer" in body)
     time_zone = pays["payer"]["time_zone"]
     periods, events = OWED.findall(text), [*events_of(text, time_zone)]
-    for month, net, currency, note, vat in periods:
+    for month, net, currency, note, vat, to_pay in periods:
         period = BillingPeriod.parse(month, time_zone)
         found = rated(contracts, pays["id"], period, usage_of(text, time_zone, as_invoiced=False), events)
         assert (amount_text(found.net_minor, found.currency), found.currency) == (net, currency)
@@ -110,6 +110,8 @@ def test_a_published_tariff_gives_its_amount_to_the_cent(file: Path) -> None:
             assert amount_text(found.net_minor, currency) == note
         if vat:
             assert amount_text(found.tax_minor, currency) == vat
+        if to_pay:
+            assert amount_text(found.payable_minor, currency) == to_pay
     assert periods
 
 
@@ -141,6 +143,9 @@ def test_all_of_them_are_there() -> None:
         35,
         37,
         38,
+        22,
+        30,
+        45,
         51,
         52,
         53,

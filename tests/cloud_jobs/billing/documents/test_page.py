@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ PAGE = (Path(__file__).parents[4] / "docs" / "invoices.md").read_text(encoding="
 NOTE = issued(
     taxed([charge(amount_minor=-450)]),
     DocumentType.CREDIT_NOTE,
-    seller=seller(endpoint=Endpoint(scheme="9930", id="DE123456789")),
+    seller=seller(endpoint=Endpoint(scheme="9930", id="DE123456789"), tax_currency="CHF"),
+    tax_rate=Decimal("0.95"),
 )
 
 

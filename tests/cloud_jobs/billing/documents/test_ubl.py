@@ -1,6 +1,8 @@
 """Every kind of document is valid UBL and keeps the published rules of EN 16931; with a third decimal it says so."""
 
 import re
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,20 @@ def assert_valid(made: Document, schemas: Path) -> None:
 def test_every_kind_and_category_is_valid(category: str, kind: DocumentType, schemas: Path) -> None:
     vat = VATS[category]
     assert_valid(issued(taxed(CHARGES, vat), kind, buyer=buyer(vat)), schemas)
+
+
+@pytest.mark.parametrize("kind", DocumentType, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("other", ["S 7", "AE 0", "E 0", "K 0"])
+def test_two_taxes_rounding_and_the_sellers_currency_are_valid(other: str, kind: DocumentType, schemas: Path) -> None:
+    charges = [*CHARGES, charge(device="eu-0003", amount_minor=777, tax=other)]
+    rated = replace(taxed(charges), rounding_minor=-2)
+    made = issued(rated, kind, seller=seller(tax_currency="CHF"), tax_rate=Decimal("0.95"))
+    assert_valid(made, schemas)
+    xml = to_ubl(made)
+    assert xml.count(b"<cac:TaxSubtotal>") == 2
+    assert b'<cbc:PayableRoundingAmount currencyID="EUR">' in xml
+    # 48.57 and 2.50 are the taxable amounts: (10.85 or 10.96 of VAT) x 0.95
+    assert b'<cbc:TaxAmount currencyID="CHF">' in xml
 
 
 def test_a_third_decimal_breaks_the_rules_about_decimals_alone_and_the_document_does_not_claim_them() -> None:
