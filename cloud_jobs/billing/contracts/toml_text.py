@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
@@ -29,6 +30,14 @@ MAX_TOML_CONTRACTS_BYTES: Final = 8 << 20
 MAX_TEXT_FAULTS: Final = 100
 """The most faults that are reported."""
 _MAX_NUMBER: Final = 64
+_ENUM_VALUE: Final = re.compile(r"<\w+\.\w+: ('[^']*')>")
+_REPLACED: Final[dict[tuple[str, ...], str]] = {
+    ("caps", "pool"): '; write scope = "device" or scope = "account"',
+    ("caps", "per"): '; write span = "day" or span = "cycle"',
+    ("prices", "pool_id"): '; name a pool of the tariff: pools = [{ id = "km" }], and pool = "km" in the price',
+}
+"""Last keys of a place that had another form -> the form of today."""
+_FORM_OF: Final = {"decimal_parsing": "; write digits and a point, without a currency: 0.45"}
 _DEVICE: Final = "device"
 """Table name in device files."""
 
@@ -109,4 +118,13 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
     for detail in without_consequences(error.errors(include_url=False)):
         said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
-        yield detail["loc"], f"{who}: {said}"
+        said = _ENUM_VALUE.sub(r"\1", said)
+        yield detail["loc"], f"{who}: {said}{_advice(detail['loc'], detail['type'])}"
+
+
+def _advice(place: tuple[str | int, ...], fault: str) -> str:
+    """The form that replaced a key, or the form of a value that pydantic names by its type only."""
+    named = tuple(one for one in place if isinstance(one, str))
+    if fault == "extra_forbidden":
+        return _REPLACED.get(named[-2:], "")
+    return _FORM_OF.get(fault, "")

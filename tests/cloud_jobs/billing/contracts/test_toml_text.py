@@ -200,3 +200,38 @@ def test_a_contract_is_the_same_from_toml_and_from_the_json_that_is_published(st
         model: type[Tariff] | type[Account] = Tariff if one.kind == "tariff" else Account
         assert one.made == model.model_validate(stated[one.kind][0])
         assert model.model_validate_json(one.made.model_dump_json(exclude_defaults=True)) == one.made
+
+
+_TARIFF = """[[tariff]]
+id = "a"
+effective_from = 2026-01-01T00:00:00Z
+currency = "EUR"
+"""
+_SOLD = 'prices = [{ meter = "distance", unit = "km", unit_amount = 1 }]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'prices = [{ meter = "distance", unit = "h", unit_amount = 1 }]',
+            "is sold by 'km' or 'm' or 'mi', not by 'h'",
+        ),
+        ('prices = [{ meter = "distance", unit = "km", unit_amount = "0,45" }]', "without a currency: 0.45"),
+        ('prices = [{ meter = "distance", unit = "km", unit_amount = 1, pool_id = "km" }]', 'pools = [{ id = "km" }]'),
+        (_SOLD + 'caps = [{ pool = "device", span = "day", amount = 5 }]', 'write scope = "device"'),
+        (_SOLD + 'caps = [{ scope = "device", per = "day", amount = 5 }]', 'write span = "day" or span = "cycle"'),
+        (
+            _SOLD + 'caps = [{ scope = "device", span = "month", amount = 5 }]',
+            "caps.0.span: Input should be 'day', 'cycle'",
+        ),
+        (
+            _SOLD + 'caps = [{ scope = "device", span = "day", amount = 5, meters = ["entry"] }]',
+            "entry, which has no price",
+        ),
+        (_SOLD + 'fees = [{ id = "d", name = "D", amount = 5, begin = "1.3.2026" }]', "for instance 2026-03-01"),
+    ],
+)
+def test_a_clerks_mistake_has_the_form_that_is_meant(text: str, said: str) -> None:
+    _, faults = contracts_of_toml(_TARIFF + text)
+    assert said in "; ".join(fault.reason for fault in faults)
