@@ -18,7 +18,7 @@ from cloud_jobs.explain.issued_line import explain_line
 from cloud_jobs.explain.terminal import line_tables, line_values
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
 from cloud_jobs.lake.snapshots import note_fences, note_tracks, take_snapshot
-from cloud_jobs.lake.tables import FENCES, TRACKS
+from cloud_jobs.lake.tables import FENCES, KEPT_FROM, TRACKS
 from cloud_jobs.reference.tables import fences_in
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
@@ -135,7 +135,13 @@ def test_a_closing_with_facts_is_not_final_without_all_events(billed: BilledLake
     assert reason == f"visits and passages were computed with other fences than those of the snapshot; {again}"
     happen(billed)
     declare_erasure(billed.lake, Erasure("fleet", "van-2", MARCH + timedelta(days=9), MARCH), NOW)
-    assert reasons("five") == ("fleet/van-2: events are erased at a person's request; what is posted stays",)
+    request = "fleet/van-2: events are erased at a person's request; what is posted stays"
+    assert reasons("five") == (request,)
+    # the retention states first what it erases
+    fences = note_fences(billed.lake, fences_in(billed.lake).features)
+    derive(billed.lake, "geofence_events", states={FENCES: fences, KEPT_FROM: date(2026, 3, 5).toordinal()})
+    old = "events before 2026-03-05 are erased, and with them visits; what is posted stays"
+    assert reasons("six") == (old, request)
 
 
 def test_a_line_of_facts_names_each_visit_and_its_events(billed: BilledLake) -> None:
