@@ -51,7 +51,7 @@ from geo.reference.moments import stamp
 
 def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
     """How the amount of a usage charge arises from all uses of its pool: steps of docs/rating.md with their figures."""
-    place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+    place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
     price = next(one for one, at in uses if (one.text, one.tax, at) == (key.price, key.tax, place))
     currencies = next(
         [one.tariff.currency for one in account.spans] for account in contract.accounts if account.id == key.account
@@ -220,7 +220,7 @@ def explain_facts(contract: PayerContract, facts: Facts, charge: Charge) -> Expl
         list[PricedFact](),
     )
     contract = _of_account(contract, key.account)
-    place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+    place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
     for _, priced in priced_facts(contract, {key.account: _book(contract)}, facts):
         found += [
             one for one in priced if (one.meter, one.place, one.text, one.tax) == (key.meter, place, key.price, key.tax)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey
+from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey, Span
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import VAT_INCLUDED, Charge, ChargeKey, ChargeKind
@@ -213,7 +213,10 @@ def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge:
     devices = {mine}
     if _is_pooled(contract, key.account, key):
         devices = {one.of_device for one in contract.assigned if one.account == key.account} | devices
-    is_whole = len(devices) <= MAX_POOL_DEVICES
+    # usage of other accounts or periods is not read again
+    is_whole = len(devices) <= MAX_POOL_DEVICES and not any(
+        pool.is_shared for pool in _pools_of(contract, key.account, key)
+    )
     usage = usage_rows(
         lake, snapshot, devices if is_whole else {mine}, contract.period.start, contract.period.end - _MOMENT
     )
@@ -226,7 +229,9 @@ def _explained_derived(lake: Lake, snapshot: LakeState, contract: PayerContract,
     is_cap = key.kind in {ChargeKind.DAILY_CAP, ChargeKind.PERIOD_CAP}
     if is_cap and key.device and not _is_pooled(contract, key.account):
         devices = {TenantDevice(key.tenant, key.device)}
-    if len(devices) > MAX_POOL_DEVICES:
+    tariffs = [span.tariff for one in contract.accounts for span in one.spans]
+    shares = any(tariff.spans - {Span.DAY} or Pool.TREE in {pool.scope for pool in tariff.pools} for tariff in tariffs)
+    if shares or len(devices) > MAX_POOL_DEVICES:
         return explain_derived(contract, None, charge)
     usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
     return explain_derived(contract, usage, charge, _facts(lake, snapshot, contract, devices))

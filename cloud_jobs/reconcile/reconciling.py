@@ -386,7 +386,7 @@ def reconcile(
     Raises UnknownPayer for a requested account that never pays; BillingError, LakeError, StoreUnavailable.
     """
     run = ClosingRun(name=_NAME, snapshot=snapshot.number, snapshot_id=snapshot.id, now=now)
-    contracts, refused = contracts_of(lake, snapshot, days, payers, run)
+    contracts, refused, later = contracts_of(lake, snapshot, days, payers, run)
     hours = _hours(days, contracts)
     mine = sorted({device for one in contracts for device in one.devices})
     devices = None if payers is None else mine
@@ -404,7 +404,7 @@ def reconcile(
         used.add(part, [])
     found += compare_usage(lake, snapshot, used, records, everyone=payers is None)
     found += compare_odometers(used.observed)
-    found += _unbilled(lake, snapshot, used, refused, hours[1])
+    found += _unbilled(lake, snapshot, used, refused, hours[1], later=later)
     register = Register(lake)
     names = {*(one.id for one in contracts), *(one.closing.key.payer for one in refused)}
     if payers is None:
@@ -458,7 +458,13 @@ def _parts(contracts: Sequence[PayerContract]) -> Iterator[tuple[Sequence[Tenant
 
 
 def _unbilled(
-    lake: Lake, snapshot: Snapshot, used: CountedUsage, refused: Sequence[ClosedPayer], end: datetime
+    lake: Lake,
+    snapshot: Snapshot,
+    used: CountedUsage,
+    refused: Sequence[ClosedPayer],
+    end: datetime,
+    *,
+    later: Collection[TenantDevice],
 ) -> Iterator[Comparison]:
     owed: Counter[Meter] = Counter()
     for key, quantity in (*used.owed.items(), *used.unsold.items(), *used.nobody.items()):
@@ -483,7 +489,7 @@ def _unbilled(
                 f"{device.tenant}/{device.device}",
                 None,
                 quantity,
-                note,
+                "its payer is billed for a longer period" if device in later else note,
             )
             for (device, meter), quantity in sorted(used.nobody.items())
             if quantity

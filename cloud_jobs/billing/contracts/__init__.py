@@ -9,7 +9,7 @@ from cloud_jobs.billing.contracts.account import (
     Payer,
     is_canary,
 )
-from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer
+from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, OtherCycle, UnknownPayer
 from cloud_jobs.billing.contracts.fees import Fee, Proration
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
@@ -62,6 +62,7 @@ __all__ = [
     "HoldingTime",
     "LegalEntity",
     "NamedPool",
+    "OtherCycle",
     "Payer",
     "PayerContract",
     "Payment",

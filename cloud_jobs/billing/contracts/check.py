@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
+from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days, zone_of
 from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.prices import ANY_ZONE
-from cloud_jobs.billing.contracts.published import MODEL_OF
+from cloud_jobs.billing.contracts.published import MODEL_OF, NEW_YEAR
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.taxes import doubtful_rates, doubtful_taxes
@@ -110,7 +110,7 @@ def _taxes(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
         begin, found = begin_of(row), list[str]()
         if row["kind"] == "tariff" and isinstance(made := _with_fees(row), Tariff):
             found += doubtful_rates(made.vats)
-        elif begin and (period := _month_of(after, row["id"], begin)):
+        elif begin and (period := _period_of(after, row["id"], begin)):
             with suppress(UnknownPayer, BlockedPayer):
                 found += doubtful_taxes(after.contract_of(row["id"], period))
         yield from (f"{row['place']}: {row['kind']} {row['id']!r}: {text}" for text in found)
@@ -252,7 +252,7 @@ def _faults(
     for since in sorted({begin for row in stated if (begin := begin_of(row))})[:MAX_MONTHS]:
         yield from _without_payer(before, after, since)
         for payer in payers:
-            period = _month_of(after, payer, since)
+            period = _period_of(after, payer, since)
             if period is not None:
                 faults = _faults_of(after, payer, period)
                 # only after a fault: hardly any of many payers has one
@@ -309,11 +309,13 @@ def _advice(fault: ContractFault, ids: Mapping[str, set[str]]) -> str:
     return name_advice(name, ids.get(kind, ()))
 
 
-def _month_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPeriod | None:
-    """The payer's local month that contains a moment."""
+def _period_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPeriod | None:
+    """The payer's period, or else its local month, that contains a moment."""
     try:
         zone = contracts.time_zone_of(payer)
-        return BillingPeriod.parse(f"{moment.astimezone(zone_of(zone)):%Y-%m}", zone)
+        day = moment.astimezone(zone_of(zone)).date()
+        cycle, anchor = contracts.cycle_of(payer, BillingPeriod(zone, day, day))
+        return BillingPeriod(zone, *cycle_days(cycle or Cycle.MONTH, anchor if cycle else NEW_YEAR, day))
     except (UnknownPayer, BadPeriod):
         return None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.billing_period import BillingPeriod, Cycle
 from cloud_jobs.billing.errors import BillingError
 from geo.reference.moments import stamp
 
@@ -36,6 +36,23 @@ class UnknownPayer(ContractFault):
 
     def __init__(self, account: str, reason: str) -> None:
         super().__init__(f"account {account!r} {reason}", ("account", account), is_lack=True)
+
+
+class OtherCycle(ContractFault):
+    """The period is none of the payer's cycle. `is_part`: it is a part of one, so nothing is due yet."""
+
+    def __init__(
+        self, account: str, cycle: Cycle, period: BillingPeriod, periods: Sequence[str], *, is_part: bool
+    ) -> None:
+        named = ", ".join(periods[:MAX_NAMED]) + (
+            f" and {len(periods) - MAX_NAMED} more" if periods[MAX_NAMED:] else ""
+        )
+        super().__init__(
+            f"account {account!r} is billed by {cycle}, and {period} is none of its periods; close {named} instead, "
+            "or publish the account without a cycle",
+            ("account", account),
+        )
+        self.is_part = is_part
 
 
 class BlockedPayer(BillingError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from hashlib import sha256
+from itertools import combinations
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
@@ -23,7 +25,7 @@ from cloud_jobs.billing.contracts.attributes import Attributes, attributes_of
 from cloud_jobs.billing.contracts.errors import ContractFault, Named
 from cloud_jobs.billing.contracts.fees import Fee
 from cloud_jobs.billing.contracts.fields import Vat
-from cloud_jobs.billing.contracts.prices import Span
+from cloud_jobs.billing.contracts.prices import Pool, Span
 from cloud_jobs.billing.contracts.published import (
     EVER,
     ContractVersion,
@@ -99,6 +101,8 @@ class AccountContract:
     `times`: when the account is in force (µs since 1970), in order. `spans`: its tariff versions in order; a cell of
     usage names them by position, from 0. `fees`: its own, by version; () if no version has any. `held`: the whole times
     of its devices, in order; () if no version has prices of facts, as only a visit can last longer than the period.
+    `year`: first and last day of its contract year; None if nothing is of a year. `ends`: whether the payer has it no
+    more after the period.
     """
 
     id: str
@@ -108,6 +112,8 @@ class AccountContract:
     assigned: tuple[Assigned, ...] = ()
     fees: tuple[FeeSpan, ...] = ()
     held: tuple[HoldingTime, ...] = ()
+    year: tuple[date, date] | None = None
+    ends: bool = False
 
     @property
     def depends_on_days(self) -> bool:
@@ -132,7 +138,8 @@ class PayerContract:
     `account`: the version in force at the period's last moment, without devices. `accounts`: the payer's account and
     those below it, by id. `rates`: units of the payer's currency for one unit of each other tariff currency, at the
     period's last moment. `tax_rate`: of the seller's currency for VAT, if it is another. `digest`: SHA-256 (hex) over
-    the texts of all versions used.
+    the texts of all versions used. `earlier`: its periods before this one, in order, that pools, caps and minimums of a
+    contract year or week depend on.
     """
 
     account: Account
@@ -142,6 +149,7 @@ class PayerContract:
     rates: Mapping[str, Decimal]
     digest: str
     tax_rate: Decimal | None = None
+    earlier: tuple[PayerContract, ...] = ()
 
     @property
     def id(self) -> str:
@@ -152,6 +160,11 @@ class PayerContract:
         """Currency, time zone, address and VAT of the buyer."""
         assert self.account.payer is not None
         return self.account.payer
+
+    @property
+    def year(self) -> tuple[date, date] | None:
+        """The contract year of the payer's own account."""
+        return next((terms.year for terms in self.accounts if terms.id == self.id), None)
 
     @property
     def assigned(self) -> tuple[Assigned, ...]:
@@ -192,6 +205,7 @@ class PayerParts:
     """Assembles what is in force from `start_us` until `end_us`.
 
     `faults`: what is missing or contradictory. `used`: the tariffs, sellers and rates that the contract refers to.
+    `spans`: the times other than the period that tariffs of an account depend on.
     """
 
     def __init__(self, of_kind: Mapping[str, Mapping[str, ContractVersions[Any]]], start_us: int, end_us: int) -> None:
@@ -201,6 +215,7 @@ class PayerParts:
         self._held: list[HoldingTime] = []
         self.faults: list[ContractFault] = []
         self.used: set[Named] = set()
+        self.spans: defaultdict[str, set[Span]] = defaultdict(set)
 
     @property
     def publications(self) -> list[str]:
@@ -228,8 +243,10 @@ class PayerParts:
                 spans=spans,
                 assigned=assigned,
                 fees=fees if any(one.fees for one in made) else (),
+                ends=self._ends(name, made[-1]),
             )
             accounts.append(replace(terms, held=self._holding_times(terms)) if terms.sells_facts else terms)
+        self.faults += _tree_faults(accounts)
         account = last[payer_id]
         assert account.payer is not None
         rates = self._rates(accounts, account.payer.currency)
@@ -263,6 +280,10 @@ class PayerParts:
         )
         self.faults.append(ContractFault(text, ("account", account.id), is_lack=True))
         return None
+
+    def _ends(self, name: str, last: Account) -> bool:
+        after = self._of_kind["account"][name].at(self._end_us)
+        return after is None or after.facts.parent != last.parent
 
     def _digest(self, time_zone: str) -> str:
         # an unchanged repeated publication is the same contract
@@ -302,6 +323,7 @@ class PayerParts:
                 self._check_gap(account, tariff, (reached, one.begin_us), assigned)
                 reached = one.end_us
                 self._publications[one.publication_id] = one.body
+                self.spans[account] |= one.facts.spans
                 for span in self._with_calendar(TariffSpan(one.begin_us, one.end_us, known(Tariff, one.body))):
                     continues = open_span and open_span[1:] == (span.begin_us, span.tariff, span.calendar)
                     if open_span and not continues:
@@ -394,6 +416,23 @@ class PayerParts:
         if found:
             self._publications[found.publication_id] = found.body
         return found
+
+
+def _tree_faults(accounts: Iterable[AccountContract]) -> Iterator[ContractFault]:
+    """Accounts that share a pool and have different tariffs at one time: nothing says whose usage comes first."""
+    sharing: dict[tuple[str, str, int, int], str] = {}
+    for terms in accounts:
+        for span in terms.spans:
+            shared = (pool.id for pool in span.tariff.pools if pool.scope is Pool.TREE)
+            sharing |= {(pool, span.tariff.id, span.begin_us, span.end_us): terms.id for pool in shared}
+    for one, other in combinations(sorted(sharing), 2):
+        if one[0] == other[0] and one[1] != other[1] and max(one[2], other[2]) < min(one[3], other[3]):
+            names = sharing[one], sharing[other]
+            yield ContractFault(
+                f"accounts {names[0]!r} and {names[1]!r} share the pool {one[0]!r}, and have the tariffs {one[1]!r} "
+                f"and {other[1]!r}; give them one tariff, or pools with other ids",
+                *(("account", name) for name in names),
+            )
 
 
 # few sellers, shared by many payers

@@ -99,6 +99,11 @@ class PoolKey(NamedTuple):
     window: str = ""
     devices: str = ""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it has usage of other accounts or periods."""
+        return self.scope is Pool.TREE or self.span in {Span.WEEK, Span.YEAR}
+
 
 class PricePlace(NamedTuple):
     """What a price is for; a tariff has one price for each. `direction` and `after` are of passages."""

@@ -6,14 +6,16 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from cloud_jobs.billing.billing_period import Cycle
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity
 from cloud_jobs.billing.contracts.fields import Contract
+from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.windows import Calendar
 from cloud_jobs.billing.errors import BillingError
@@ -96,18 +98,27 @@ VALUE_ERROR: Final = "Value error, "
 _Made = TypeVar("_Made", bound=Contract)
 
 
+NEW_YEAR: Final = date(2000, 1, 1)
+"""From where cycles are counted if nothing else is agreed."""
+
+
 class Pays(NamedTuple):
     legal_entity: str
     currency: str
     time_zone: str
+    cycle: Cycle | None = None
 
 
 class TariffFacts(NamedTuple):
-    """The meters that a version of a tariff has prices for, those that it states are not sold, and its calendar."""
+    """The meters that a version of a tariff has prices for, those that it states are not sold, and its calendar.
+
+    `spans`: the times other than the period that its pools, caps and minimum are for.
+    """
 
     sold: frozenset[str]
     not_sold: frozenset[str]
     calendar: str | None = None
+    spans: frozenset[Span] = frozenset()
 
 
 class AccountFacts(NamedTuple):
@@ -121,6 +132,12 @@ class AccountFacts(NamedTuple):
     tariff: str
     devices: array[int]
     end_us: int = EVER
+    year_begins: date | None = None
+
+    @property
+    def anchor(self) -> date:
+        """The day from which cycles are counted."""
+        return self.year_begins or NEW_YEAR
 
 
 def usable_contract(kind: str, body: str) -> Usable[Contract]:
@@ -142,6 +159,7 @@ def facts_of(made: Contract, numbers: dict[tuple[str, str], int]) -> AccountFact
                 sold=frozenset(one.meter.value for one in made.prices),
                 not_sold=frozenset(made.not_sold),
                 calendar=made.calendar,
+                spans=made.spans,
             )
         case LegalEntity():
             return made.number_prefix
@@ -155,11 +173,13 @@ def _account_facts(account: Account, numbers: dict[tuple[str, str], int]) -> Acc
         end = EVER if one.end is None else micros(one.end)
         number = numbers.setdefault((sys.intern(one.tenant), one.device), len(numbers))
         devices.extend((number, micros(one.begin), end))
-    payer = account.payer
-    pays = None if payer is None else Pays(*map(sys.intern, (payer.legal_entity, payer.currency, payer.time_zone)))
+    payer, pays = account.payer, None
+    if payer is not None:
+        seller, currency, zone = map(sys.intern, (payer.legal_entity, payer.currency, payer.time_zone))
+        pays = Pays(seller, currency, zone, payer.cycle)
     parent = account.parent and sys.intern(account.parent)
     end = EVER if account.effective_until is None else micros(account.effective_until)
-    return AccountFacts(parent, pays, sys.intern(account.tariff), devices, end)
+    return AccountFacts(parent, pays, sys.intern(account.tariff), devices, end, account.year_begins)
 
 
 def parsed(model: type[_Made], body: str) -> _Made:

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from datetime import date, datetime
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days, days_text
 from cloud_jobs.billing.contracts.account import Account, DoubtBounds
 from cloud_jobs.billing.contracts.errors import (
     BlockedPayer,
     ContractFault,
     Named,
+    OtherCycle,
     UnknownPayer,
     changes_in_period,
     meters_forgotten,
 )
-from cloud_jobs.billing.contracts.payer_contract import PayerContract, PayerParts
+from cloud_jobs.billing.contracts.payer_contract import AccountContract, PayerContract, PayerParts
+from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.published import (
     EVER,
     MODEL_OF,
+    NEW_YEAR,
     AccountFacts,
     ContractVersion,
     ContractVersions,
@@ -39,6 +44,7 @@ from cloud_jobs.billing.contracts.published import (
     usable_contract,
 )
 from cloud_jobs.billing.contracts.taxes import tax_faults
+from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import RefusedVersion, Usable
@@ -271,6 +277,8 @@ def _touching(device: Numbers, begin: Numbers, end: Numbers) -> list[tuple[int, 
     return list(zip(firsts.tolist(), afters.tolist(), strict=True))
 
 
+Days = tuple[date, date]
+_DAY: Final = timedelta(days=1)
 _PAID_WITH: Final = ("legal entity", "currency")
 _NO_TARIFF: Final = TariffFacts(sold=frozenset(), not_sold=frozenset())
 
@@ -412,6 +420,15 @@ class Contracts:
 
         A publication that cannot be used blocks those who use its id, for every period that ends after its start.
         """
+        if fault := self._other_cycle(payer_id, period):
+            raise BlockedPayer(payer_id, period, [fault])
+        made, spans = self._of_period(payer_id, period)
+        if any(one & {Span.WEEK, Span.YEAR} for one in spans.values()):
+            return self._with_earlier(made, spans)
+        return made
+
+    def _of_period(self, payer_id: str, period: BillingPeriod) -> tuple[PayerContract, Mapping[str, Set[Span]]]:
+        """The contract, and the times that each account's tariffs depend on, whatever the payer's cycle is."""
         start, end = micros(period.start), micros(period.end)
         faults = [*self._payer_faults(payer_id, period)]
         if faults:
@@ -430,7 +447,65 @@ class Contracts:
         faults += self._refused_faults({*parts.used, *(("account", name) for name in names)}, period)
         if faults or made is None:
             raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
-        return made
+        return made, parts.spans
+
+    def cycle_of(self, payer_id: str, period: BillingPeriod) -> tuple[Cycle | None, date]:
+        """The cycle of a payer at the end of a period (None: any), and the day from which it is counted."""
+        *_, last = (None, *self._accounts.get(payer_id, _NO_ACCOUNT).within(micros(period.start), micros(period.end)))
+        if last is None or last.facts.pays is None:
+            return None, NEW_YEAR
+        return last.facts.pays.cycle, last.facts.anchor
+
+    def _other_cycle(self, payer_id: str, period: BillingPeriod) -> OtherCycle | None:
+        cycle, anchor = self.cycle_of(payer_id, period)
+        if cycle is None:
+            return None
+        periods = [cycle_days(cycle, anchor, period.first_day)]
+        while periods[-1][1] < period.last_day:
+            periods.append(cycle_days(cycle, anchor, periods[-1][1] + _DAY))
+        if periods == [(period.first_day, period.last_day)]:
+            return None
+        is_part = len(periods) == 1
+        return OtherCycle(payer_id, cycle, period, [days_text(*one) for one in periods], is_part=is_part)
+
+    def _with_earlier(self, made: PayerContract, spans: Mapping[str, Set[Span]]) -> PayerContract:
+        """The contract with its contract years, and with the earlier periods of the year or week. Raises
+        BlockedPayer.
+        """
+        period, made = made.period, self._with_years(made)
+        cycle, anchor = self.cycle_of(made.id, period)
+        of_year = [terms for terms in made.accounts if Span.YEAR in spans.get(terms.id, ())]
+        faults = [fault for terms in of_year for fault in _year_faults(made, terms, cycle, anchor)]
+        begin, days = min((terms.year[0] for terms in of_year if terms.year), default=period.first_day), list[Days]()
+        while not faults and begin < period.first_day:
+            last = min(cycle_days(cycle or Cycle.YEAR, anchor, begin)[1], period.first_day - _DAY)
+            days.append((begin, last))
+            begin = last + _DAY
+        first = days[0][0] if days else period.first_day
+        monday = period.first_day - _DAY * period.first_day.weekday()
+        if monday < first and any(Span.WEEK in one for one in spans.values()):
+            days.insert(0, (monday, first - _DAY))
+        earlier = list[PayerContract]()
+        for one in days:
+            try:
+                earlier.append(self._with_years(self._of_period(made.id, BillingPeriod(period.time_zone, *one))[0]))
+            except BadPeriod:
+                # the time zone skipped the day
+                continue
+            except BlockedPayer as blocked:
+                # it began later
+                faults += [fault for fault in blocked.faults if not isinstance(fault, UnknownPayer)]
+        if faults:
+            raise BlockedPayer(made.id, period, faults)
+        digest = sha256("".join([made.digest, *(one.digest for one in earlier)]).encode()).hexdigest()
+        return replace(made, earlier=tuple(earlier), digest=digest)
+
+    def _with_years(self, made: PayerContract) -> PayerContract:
+        """The contract with the contract year of each account: its own, or the payer's."""
+        own = {terms.id: [*self._accounts[terms.id].within(*terms.times[-1])][-1].facts for terms in made.accounts}
+        anchors = {name: facts.year_begins or own[made.id].anchor for name, facts in own.items()}
+        years = {name: cycle_days(Cycle.YEAR, anchor, made.period.first_day) for name, anchor in anchors.items()}
+        return replace(made, accounts=tuple(replace(terms, year=years[terms.id]) for terms in made.accounts))
 
     def _refused_faults(self, used: Set[Named], period: BillingPeriod) -> list[ContractFault]:
         return [
@@ -451,7 +526,8 @@ class Contracts:
             text = f"account {payer_id!r} is billed in time zone {own}, but the period is in {period.time_zone}"
             yield ContractFault(text, ("account", payer_id))
         for before, after in pairwise(there):
-            for what, was, is_now in zip(_PAID_WITH, before.facts.pays or (), after.facts.pays or (), strict=False):
+            both = ((one.facts.pays or ())[: len(_PAID_WITH)] for one in (before, after))
+            for what, was, is_now in zip(_PAID_WITH, *both, strict=False):
                 if was != is_now:
                     yield changes_in_period(payer_id, what, was, is_now, moment_of(after.begin_us))
 
@@ -460,6 +536,34 @@ class Contracts:
             return UnknownPayer(account, "is not in force in the period")
         fault = self._tree.way_up(account, there[-1].end_us - 1)
         return fault or UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
+
+
+def _year_faults(
+    made: PayerContract, terms: AccountContract, cycle: Cycle | None, anchor: date
+) -> Iterator[ContractFault]:
+    """Why an account cannot have pools, caps or a minimum of a contract year."""
+    assert terms.year is not None
+    first, last = terms.year
+    if cycle is None:
+        yield ContractFault(
+            f"account {terms.id!r} has a pool, cap or minimum of a contract year, which needs the cycle of its payer: "
+            f'write cycle, for instance "month", into the payer of account {made.id!r}',
+            ("account", made.id),
+        )
+    elif last < made.period.last_day or cycle_days(cycle, anchor, first)[0] != first:
+        yield ContractFault(
+            f"the contract year of account {terms.id!r} begins on {first}, within a period of account {made.id!r}, "
+            "which pays; let year_begins be the first day of a period",
+            ("account", terms.id),
+        )
+    for tariff in {span.tariff.id: span.tariff for span in terms.spans}.values():
+        if Span.YEAR in tariff.spans and tariff.currency != made.payer.currency:
+            yield ContractFault(
+                f"tariff {tariff.id!r} has a pool, cap or minimum of a contract year in {tariff.currency}, and account "
+                f"{made.id!r} pays in {made.payer.currency}: a year has many exchange rates; price it in the payer's "
+                "currency",
+                ("tariff", tariff.id),
+            )
 
 
 def _may_begin_before(refused: RefusedVersion, moment: datetime) -> bool:

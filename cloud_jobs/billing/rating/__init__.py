@@ -17,7 +17,7 @@ from cloud_jobs.billing.rating.charges import (
     tax_group,
 )
 from cloud_jobs.billing.rating.pools import PriceBooks
-from cloud_jobs.billing.rating.rate import rate
+from cloud_jobs.billing.rating.rate import PeriodUsage, rate
 
 __all__ = [
     "VAT_INCLUDED",
@@ -29,6 +29,7 @@ __all__ = [
     "MeteredRows",
     "Owed",
     "PayerUsage",
+    "PeriodUsage",
     "PriceBooks",
     "RatedAccount",
     "TaxGroup",

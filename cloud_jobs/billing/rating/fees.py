@@ -6,8 +6,9 @@ counts twice. Surcharges come first, then credits, which take at most what is th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
@@ -16,13 +17,21 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration
+from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration, Span
 from cloud_jobs.billing.contracts.attributes import matches, selector_text
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind, by_tax
-from cloud_jobs.billing.rating.pools import PriceBook, RatedPrice, number_text, shared, worth_of, zones_text
+from cloud_jobs.billing.rating.pools import (
+    PriceBook,
+    RatedPrice,
+    number_text,
+    shared,
+    span_text,
+    worth_of,
+    zones_text,
+)
 from cloud_jobs.billing.units import Meter, exponent, round_ratio
 
 # Fees as canonical text, which identifies charges.
@@ -47,9 +56,9 @@ def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool
     return f"{fee.name}: {terms}{device}{days_text(days)}{f', {LIMITED}' if is_limited else ''}{zones}"
 
 
-def minimum_text(amount: Decimal, currency: str, days: tuple[int, int]) -> str:
+def minimum_text(amount: Decimal, currency: str, days: tuple[int, int], span: Span = Span.CYCLE) -> str:
     """`at least 10.00 EUR a period, 20 of 31 days`."""
-    return f"at least {number_text(amount, exponent(currency))} {currency} a period{days_text(days)}"
+    return f"at least {number_text(amount, exponent(currency))} {currency} a {span_text(span)}{days_text(days)}"
 
 
 def days_text(days: tuple[int, int]) -> str:
@@ -124,6 +133,19 @@ def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook
             last = max(of_id, key=lambda one: max(of_id[one]))
             for agreed in [last] if last[0].is_whole else [one for one in of_id if not one[0].is_whole]:
                 yield AgreedFee(*agreed, frozenset(of_id[agreed]))
+
+
+@dataclass(slots=True)
+class AccountYear:
+    """What the earlier periods of an account's contract year came to, in minor units.
+
+    `kept`: usage charges after caps. `owed_minor`: all charges. `days`: local days on which it was in force.
+    """
+
+    kept: Counter[UsePlace] = field(default_factory=Counter)
+    owed_minor: int = 0
+    days: int = 0
+    had_devices: bool = False
 
 
 class FeeDue(NamedTuple):
@@ -277,31 +299,43 @@ class MinimumDue(NamedTuple):
     owed_minor: int
     minor: int
     taxed: Mapping[str, int]
+    span: Span = Span.CYCLE
 
     def charges(self, account: str) -> list[Charge]:
         """One for each tax."""
-        text = minimum_text(self.amount, self.currency, self.days)
+        text = minimum_text(self.amount, self.currency, self.days, self.span)
         key = ChargeKey(account=account, kind=ChargeKind.MINIMUM, price=text)
         return [Charge(key._replace(tax=tax), 0, 0, part, None) for tax, part in self.taxed.items()]
 
 
 def minimum_due(
-    terms: AccountContract, contract: PayerContract, book: PriceBook, owed: Mapping[str, int]
+    terms: AccountContract, contract: PayerContract, book: PriceBook, owed: Mapping[str, int], year: AccountYear
 ) -> MinimumDue | None:
-    """The minimum of the last version at the taxes of what is owed; None if the account has none, or owes as much."""
+    """The minimum of the last version at the taxes of what is owed; None if the account has none, or owes as much.
+
+    That of a contract year is due in its last period, or in the account's, for what both have come to by then.
+    """
     tariff = book.tariffs[-1] if book.tariffs else None
     if tariff is None or tariff.minimum_amount is None:
         return None
-    if not tariff.minimum_without_devices and not terms.assigned:
-        return None
     whole = len(days_within(contract.period, *_ends_of(contract.period)))
-    is_by_day = tariff.proration is Proration.BY_DAY
-    days = (len(account_days(terms, contract.period)) if is_by_day else whole), whole
+    own, owed_minor = len(account_days(terms, contract.period)), sum(owed.values())
+    has_devices = bool(terms.assigned)
+    if tariff.minimum_span is Span.YEAR:
+        assert terms.year is not None, "a contract with a minimum of a year has contract years"
+        if contract.period.last_day != terms.year[1] and not terms.ends:
+            return None
+        whole, own = (terms.year[1] - terms.year[0]).days + 1, own + year.days
+        owed_minor, has_devices = owed_minor + year.owed_minor, has_devices or year.had_devices
+    if not tariff.minimum_without_devices and not has_devices:
+        return None
+    days = (own if tariff.proration is Proration.BY_DAY else whole), whole
     exact = Fraction(tariff.minimum_amount) * book.worths[-1] * Fraction(*days)
-    owed_minor = sum(owed.values())
     minor = round_ratio(*exact.as_integer_ratio()) - owed_minor
     if minor <= 0:
         return None
     there = {tax: of_tax for tax, of_tax in owed.items() if of_tax > 0}
     taxed = shared(minor, there or {contract.payer.vat.tax: 1})
-    return MinimumDue(tariff.minimum_amount, tariff.currency, days, exact, owed_minor, minor, taxed)
+    return MinimumDue(
+        tariff.minimum_amount, tariff.currency, days, exact, owed_minor, minor, taxed, tariff.minimum_span
+    )

@@ -18,6 +18,7 @@ from fractions import Fraction
 from hashlib import sha256
 from itertools import groupby, product
 from math import ceil, lcm
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import (
@@ -179,10 +180,11 @@ def zones_text(zones: Iterable[str]) -> str:
 class RatedPrice:
     """A price of a tariff version, prepared for rating.
 
-    `version`: the first of consecutive versions with this price. `terms`: equal for versions in which all prices of the
-    pool are equal. `window`: with its hours, as charges name it. `worth`: minor units of the payer's currency for one
-    unit of the tariff's currency. `flat`: minor units for one base unit, for a price without tiers and step.
-    `allowance`: in base units. `factor`: of the device's attributes, contained in worth and flat.
+    `version`: the first of consecutive versions with this price; in a shared pool, the moment (µs) from which it is in
+    force. `terms`: equal for versions in which all prices of the pool are equal; for a shared pool, in any book.
+    `window`: with its hours, as charges name it. `worth`: minor units of the payer's currency for one unit of the
+    tariff's currency. `flat`: minor units for one base unit, for a price without tiers and step. `allowance`: in base
+    units. `factor`: of the device's attributes, contained in worth and flat.
     """
 
     price: Price
@@ -191,7 +193,7 @@ class RatedPrice:
     window: str
     pool: PoolKey
     version: int
-    terms: int
+    terms: object
     worth: Fraction
     flat: Exact | None
     allowance: Exact
@@ -246,6 +248,7 @@ class RatedPrice:
 class Place(NamedTuple):
     """What a charge of a pool is for. Equal remainders are settled in this order."""
 
+    account: str
     region: str
     tenant: str
     device: str
@@ -325,9 +328,13 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
     ]
 
 
-def pool_stages(uses: Uses) -> list[PoolStage]:
-    ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_version_of)
-    found = [tuple(stage) for _, stage in groupby(ordered, key=_terms_of)]
+_NOTHING: Final[Uses] = MappingProxyType({})
+
+
+def pool_stages(uses: Uses, before: Uses = _NOTHING) -> list[PoolStage]:
+    """The stages of the uses of a pool; those of `before` come first and are left out."""
+    past, found = _stages(before), _stages(uses)
+    found = past + found
     free, quantities = list[Fraction](), [sum(quantity for _, _, quantity in stage) for stage in found]
     for stage, quantity in zip(found, quantities, strict=True):
         # all prices of a pool in one version have the same allowance
@@ -342,14 +349,19 @@ def pool_stages(uses: Uses) -> list[PoolStage]:
         reached = paid.end
         stages.append(PoolStage(stage, quantity, without, paid))
     assert used == whole
-    return stages
+    return stages[len(past) :]
+
+
+def _stages(uses: Uses) -> list[tuple[tuple[RatedPrice, Place, int], ...]]:
+    ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_version_of)
+    return [tuple(stage) for _, stage in groupby(ordered, key=_terms_of)]
 
 
 def _version_of(use: tuple[RatedPrice, Place, int]) -> int:
     return use[0].version
 
 
-def _terms_of(use: tuple[RatedPrice, Place, int]) -> int:
+def _terms_of(use: tuple[RatedPrice, Place, int]) -> object:
     return use[0].terms
 
 
@@ -361,10 +373,12 @@ class ExactShare(NamedTuple):
     minor: Fraction
 
 
-def exact_shares(uses: Uses) -> dict[tuple[Place, str, str], ExactShare]:
-    """The exact shares of a pool by place, price text and tax, in order. Raises BillingError."""
+def exact_shares(uses: Uses, before: Uses = _NOTHING) -> dict[tuple[Place, str, str], ExactShare]:
+    """The exact shares of a pool by place, price text and tax, in order, after the uses of `before`. Raises
+    BillingError.
+    """
     found: dict[tuple[Place, str, str], ExactShare] = {}
-    for stage in pool_stages(uses):
+    for stage in pool_stages(uses, before):
         for price, place, quantity in stage.uses:
             part = Fraction(quantity, stage.quantity)
             minor = cost(price.price, stage.paid.per(price.price.base_per_unit)) * price.worth * part
@@ -497,8 +511,8 @@ class PriceBook:
         tariff, price = self.tariffs[version], found.price.of_zone(zone)
         named = tariff.pool_of.get(price.pool_id)
         texts = price_text(price, tariff.currency, named), found.tax, found.window
-        own = (price.pool_key(named), (zone, *texts, ""))
-        terms = found.terms if named else self._terms.setdefault(own, len(self._terms))
+        own = _terms(price.pool_key(named), [(zone, *texts, "")], self._terms)
+        terms = found.terms if named else own
         return _prepared(price, named, texts, (version, terms, found.worth))
 
     def _multiplied(self, found: RatedPrice, attributes: Attributes) -> RatedPrice:
@@ -564,6 +578,13 @@ def worth_of(currency: str, contract: PayerContract) -> Fraction:
     return Fraction(rate) * minor
 
 
+def _terms(pool: PoolKey, places: list[tuple[str, ...]], numbers: dict[object, int]) -> object:
+    """What tells the prices of a pool apart: a number of the book, or a text for a pool that other books share."""
+    if pool.is_shared:
+        return str(places)
+    return numbers.setdefault((pool, *places), len(numbers))
+
+
 def _rated(
     version: int,
     tariff: Tariff,
@@ -589,19 +610,23 @@ def _rated(
         if named or not price.amounts:
             amounts = sha256(repr(sorted(price.amounts.items())).encode()).hexdigest() if price.amounts else ""
             of_pool[pool].append((price.zone, *texts, amounts))
-    number = {pool: terms.setdefault((pool, *sorted(of_pool[pool])), len(terms)) for pool in of_pool}
+    number = {pool: _terms(pool, sorted(places), terms) for pool, places in of_pool.items()}
     found: defaultdict[PricePlace, list[RatedPrice]] = defaultdict(list)
     for price, named, pool, texts in stated:
         place = price.place._replace(zone=_TABLES) if price.amounts else price.place
         # each zone of a table has a pool of its own
-        own = number[pool] if named or not price.amounts else -1
-        was = [one for one in before.get(place, ()) if one.terms == own >= 0 and one.price.devices == price.devices]
+        own = number[pool] if named or not price.amounts else None
+        was = [
+            one
+            for one in before.get(place, ())
+            if own is not None and one.terms == own and one.price.devices == price.devices
+        ]
         found[place] += was or [_prepared(price, named, texts, (version, own, worth))]
     return found
 
 
 def _prepared(
-    price: Price, named: NamedPool | None, texts: tuple[str, str, str], of: tuple[int, int, Fraction]
+    price: Price, named: NamedPool | None, texts: tuple[str, str, str], of: tuple[int, object, Fraction]
 ) -> RatedPrice:
     """`texts`: of the price, its tax and its window. `of`: version, terms and worth."""
     (version, terms, worth), flat = of, None

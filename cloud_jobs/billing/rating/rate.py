@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from fractions import Fraction
 from itertools import groupby
@@ -32,8 +33,19 @@ from cloud_jobs.billing.rating.charges import (
     tax_group,
     window_id,
 )
+from cloud_jobs.billing.rating.earlier_periods import EarlierPeriods
 from cloud_jobs.billing.rating.facts import Facts, rows_of_facts
-from cloud_jobs.billing.rating.fees import FeeDue, KeptShares, MinimumDue, Scope, UsePlace, fees_due, minimum_due
+from cloud_jobs.billing.rating.fees import (
+    AccountYear,
+    FeeDue,
+    KeptShares,
+    MinimumDue,
+    Scope,
+    UsePlace,
+    account_days,
+    fees_due,
+    minimum_due,
+)
 from cloud_jobs.billing.rating.pools import (
     Exact,
     MissingFactor,
@@ -67,7 +79,14 @@ class DayUse(NamedTuple):
 class AccountRating:
     """Collects the cells of an account in any order, then computes its usage charges."""
 
-    def __init__(self, terms: AccountContract, book: PriceBook, contract: PayerContract, metered: Metered) -> None:
+    def __init__(
+        self,
+        terms: AccountContract,
+        book: PriceBook,
+        contract: PayerContract,
+        metered: Metered,
+        earlier: EarlierPeriods | None = None,
+    ) -> None:
         self.account = terms.id
         self.terms = terms
         self.book = book
@@ -76,6 +95,8 @@ class AccountRating:
         self.capped_versions: set[int] = set()
         self._contract = contract
         self._metered = metered
+        self._shared = (earlier or EarlierPeriods()).pools
+        self._dated: dict[RatedPrice, RatedPrice] = {}
         self._is_capped_by_day = any(book.capped_by_day)
         if self._is_capped_by_day:
             self.capping = capping_versions(terms, book, contract.period)
@@ -104,28 +125,30 @@ class AccountRating:
                 used = f"{device!r} was in the hour of {since} or later"
                 raise book.gap(version, meter, zone, window, used=used, attributes=attributes)
             return
-        pool = price.pool
-        of_whom = (tenant, device) if pool.scope is Pool.DEVICE else ("", "")
-        of_pool = (*of_whom, pool, None if pool.span is Span.CYCLE else span_begin(pool.span, day))
-        uses = self._pools.get(of_pool)
-        if uses is None:
-            uses = self._pools[of_pool] = {}
-        use = price, Place(region, tenant, device, zone, price.window)
-        uses[use] = uses.get(use, 0) + quantity
+        pool, place = price.pool, Place(self.account, region, tenant, device, zone, price.window)
+        if pool.scope is Pool.TREE or pool.span is Span.WEEK or pool.span is Span.YEAR:
+            self._shared.add(self._contract, self.terms, (self._with_begin(price), place), day, quantity)
+        else:
+            of_whom = (tenant, device) if pool.scope is Pool.DEVICE else ("", "")
+            of_pool = (*of_whom, pool, None if pool.span is Span.CYCLE else span_begin(pool.span, day))
+            uses = self._pools.get(of_pool)
+            if uses is None:
+                uses = self._pools[of_pool] = {}
+            uses[price, place] = uses.get((price, place), 0) + quantity
         if self._is_capped_by_day:
             self._count_day(price, cell)
 
     def usage_charges(self) -> list[Charge]:
         """One charge for each place and price, unordered. Raises BillingError above the last tier."""
+        shares = [(of[2], share) for of, uses in self._pools.items() for share in pool_shares(uses)]
         charges: list[Charge] = []
         account, kind, rows_of = self.account, ChargeKind.USAGE, self._metered.get
-        for of_pool, uses in self._pools.items():
-            meter = of_pool[2].meter
-            for (region, tenant, device, zone, window), text, tax, quantity, free, amount in pool_shares(uses):
-                key = ChargeKey(account, region, tenant, device, kind, meter, zone, window, text, tax)
-                rows = rows_of(metered_key(account, tenant, device, meter, zone))
-                charges.append(Charge(key, quantity, free, amount, rows))
-        for (meter, (region, tenant, device, zone, window), text, tax), facts in self._facts.items():
+        for pool, share in (*shares, *self._shared.shares_of(account)):
+            (_, region, tenant, device, zone, window), text, tax, quantity, free, amount = share
+            key = ChargeKey(account, region, tenant, device, kind, pool.meter, zone, window, text, tax)
+            rows = rows_of(metered_key(account, tenant, device, pool.meter, zone))
+            charges.append(Charge(key, quantity, free, amount, rows))
+        for (meter, (_, region, tenant, device, zone, window), text, tax), facts in self._facts.items():
             key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text, tax)
             amount, rows = sum(one.minor for one in facts), rows_of_facts({one.fact for one in facts})
             quantity, free = sum(one.quantity for one in facts), sum(one.free for one in facts)
@@ -137,19 +160,26 @@ class AccountRating:
         for fact in facts:
             self._facts[fact.meter, fact.place, fact.text, fact.tax].append(fact)
             if self._is_capped_by_day:
-                _, tenant, device, zone, window = fact.place
+                _, _, tenant, device, zone, window = fact.place
                 place = UsePlace(tenant, device, fact.meter, zone, window_id(window), fact.tax)
                 if self._capping(place, fact.day, fact.version) is not None:
                     self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
 
     def facts_of(self, key: ChargeKey) -> list[PricedFact]:
         """The facts of a usage charge, in order of time."""
-        place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+        place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
         return [] if key.meter is None else self._facts.get((key.meter, place, key.price, key.tax), [])
+
+    def _with_begin(self, price: RatedPrice) -> RatedPrice:
+        """The price with the moment from which it is in force, which other accounts and periods can be compared by."""
+        found = self._dated.get(price)
+        if found is None:
+            found = self._dated[price] = replace(price, version=self.terms.spans[price.version].begin_us)
+        return found
 
     def pools_of(self, key: ChargeKey) -> list[Uses]:
         """The pools of a usage charge: one, or two if another price with the same text took over."""
-        place = Place(key.region, key.tenant, key.device, key.zone, key.window)
+        place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
         return [
             uses
             for of_pool, uses in self._pools.items()
@@ -277,6 +307,10 @@ class CapRemainder:
         self._charged = dict(self._amounts)
 
     @property
+    def amounts(self) -> Mapping[UsePlace, int]:
+        return self._amounts
+
+    @property
     def kept(self) -> KeptShares:
         return {of: Fraction(self._amounts[of], was) for of, was in self._charged.items() if self._amounts[of] != was}
 
@@ -302,11 +336,12 @@ class CapRemainder:
     ) -> CapReduction:
         """The negative charges of a cap, by text and tax. The keys lose their shares, so the next cap sees the rest."""
         before, charges, taken = self.total(keys), list[Charge](), defaultdict[str, int](int)
-        whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
-        for of, part in zip(keys, split(whole, Exact(whole), amounts), strict=True):
+        # a pool of a year may have given back some of an earlier period
+        whole, amounts = sum(minor.values()), [max(0, self._amounts[of]) for of in keys]
+        for of, part, amount in zip(keys, split(whole, Exact(whole), amounts), amounts, strict=True):
             self._amounts[of] -= part
             taken[of.tax] += part
-            assert self._amounts[of] >= 0
+            assert part <= amount
         tenant, device = cap.scope(keys[0]) or ("", "")
         meters = cap.cap.meters
         for text, tax, part in _by_text_and_tax(minor, taken):
@@ -379,16 +414,20 @@ def _by_text(minor: int, above: Mapping[str, Fraction]) -> dict[str, int]:
     return dict(zip(texts, split_exact(minor, shares), strict=True))
 
 
-def period_caps(book: PriceBook, left: CapRemainder) -> list[CapReduction]:
-    """The rounded amounts above the period caps of the last version."""
+def period_caps(book: PriceBook, left: CapRemainder, year: AccountYear) -> list[CapReduction]:
+    """The rounded amounts above the caps of the period and of the contract year, as the last version has them."""
     found: list[CapReduction] = []
-    for cap in caps_in_force(book, Span.CYCLE, range(len(book.tariffs))[-1:]):
-        ((exact, text),) = cap.of.values()
-        most = round_ratio(exact.numerator, exact.denominator)
-        for keys in left.by_scope(cap).values():
-            minor = left.total(keys) - most
-            if minor > 0:
-                found.append(left.take(cap, ChargeKind.PERIOD_CAP, keys, {text: minor}))
+    for span in (Span.CYCLE, Span.YEAR):
+        for cap in caps_in_force(book, span, range(len(book.tariffs))[-1:]):
+            ((exact, text),) = cap.of.values()
+            before = defaultdict[Scope | None, int](int)
+            for place, minor in year.kept.items() if span is Span.YEAR else ():
+                before[cap.scope(place)] += minor
+            for scope, keys in left.by_scope(cap).items():
+                most = max(0, round_ratio(exact.numerator, exact.denominator) - before[scope])
+                minor = left.total(keys) - most
+                if minor > 0:
+                    found.append(left.take(cap, ChargeKind.PERIOD_CAP, keys, {text: minor}))
     return found
 
 
@@ -437,30 +476,33 @@ def net_of_gross(charges: Sequence[Charge]) -> tuple[list[Charge], int]:
     return made, gross - net
 
 
+class PeriodUsage(NamedTuple):
+    """The usage of a payer's devices in a period, the rows that it comes from, and the facts."""
+
+    cells: Iterable[Cell]
+    metered: Metered
+    facts: Facts = NO_FACTS
+
+
 def rate(
     contract: PayerContract,
     cells: Iterable[Cell],
     metered: Metered,
     books: PriceBooks | None = None,
     facts: Facts = NO_FACTS,
+    *,
+    earlier: Sequence[PeriodUsage] = (),
 ) -> RatedAccount:
     """The charges of a payer and its children, and the tax on them.
 
     Cells and facts may come in any order. Each account is rated by itself: usage and facts, daily caps, period caps,
-    fees, minimum fee. `books`: a cache to share between payers. Raises BillingError.
+    fees, minimum fee. `books`: a cache to share between payers. `earlier`: the usage of the contract's earlier periods.
+    Raises BillingError.
     """
-    books = books or PriceBooks()
-    ratings = {
-        terms.id: AccountRating(terms, books.book(terms.spans, contract), contract, metered)
-        for terms in contract.accounts
-    }
-    for cell in cells:
-        ratings[cell.account].add(cell)
-    for account, priced in priced_facts(contract, {name: one.book for name, one in ratings.items()}, facts):
-        ratings[account].add_facts(priced)
-    charges, gross = list[Charge](), list[Charge]()
-    for rating in ratings.values():
-        (gross if rating.book.includes_tax else charges).extend(account_bill(rating, contract).charges)
+    books, before = books or PriceBooks(), EarlierPeriods()
+    for one, of_one in zip(contract.earlier, earlier, strict=True):
+        _charges_of(one, of_one, books, before)
+    charges, gross = _charges_of(contract, PeriodUsage(cells, metered, facts), books, before)
     _check_bounds([*charges, *gross])
     # the tax of each group by itself is what was shown
     taxes = {tax: tax_group(tax, None, net).tax_minor for tax, net in by_tax(charges).items()}
@@ -487,6 +529,25 @@ def _reason(contract: PayerContract, tax: str) -> str | None:
     """BT-120: why charges of a group have no tax."""
     reasons = {vat.exemption_reason: None for vat in contract.vats if vat.tax == tax and vat.exemption_reason}
     return "; ".join(reasons) or None
+
+
+def _charges_of(
+    contract: PayerContract, used: PeriodUsage, books: PriceBooks, before: EarlierPeriods
+) -> tuple[list[Charge], list[Charge]]:
+    """The charges of a period without tax, and those that include it. The period is then before the next one."""
+    ratings = {
+        terms.id: AccountRating(terms, books.book(terms.spans, contract), contract, used.metered, before)
+        for terms in contract.accounts
+    }
+    for cell in used.cells:
+        ratings[cell.account].add(cell)
+    for account, priced in priced_facts(contract, {name: one.book for name, one in ratings.items()}, used.facts):
+        ratings[account].add_facts(priced)
+    charges, gross = list[Charge](), list[Charge]()
+    for rating in ratings.values():
+        (gross if rating.book.includes_tax else charges).extend(account_bill(rating, contract, before).charges)
+    before.pools.end_period()
+    return charges, gross
 
 
 def _check_bounds(charges: list[Charge]) -> None:
@@ -520,14 +581,21 @@ class AccountBill(NamedTuple):
         return [*self.usage, *(charge for cap in self.caps for charge in cap.charges), *fees, *minimum]
 
 
-def account_bill(rating: AccountRating, contract: PayerContract) -> AccountBill:
+def account_bill(rating: AccountRating, contract: PayerContract, before: EarlierPeriods | None = None) -> AccountBill:
     """Usage, daily caps, period caps, fees and the minimum of an account. Raises BillingError."""
     book, bill, left = rating.book, AccountBill(rating.account, rating.usage_charges(), [], [], None), None
-    if any(tariff.caps for tariff in book.tariffs):
+    year = (before or EarlierPeriods()).year_of(rating.terms)
+    if rating.terms.year or any(tariff.caps for tariff in book.tariffs):
         left = CapRemainder(rating.account, bill.usage)
-        bill = bill._replace(caps=[*daily_caps(rating, left), *period_caps(book, left)])
-    charges = bill.charges if bill.caps else bill.usage
-    assert sum(charge.amount_minor for charge in charges) >= 0, "caps took off more than there was"
+        bill = bill._replace(caps=[*daily_caps(rating, left), *period_caps(book, left, year)])
+    charges, used = bill.charges if bill.caps else bill.usage, sum(charge.amount_minor for charge in bill.usage)
+    assert sum(charge.amount_minor for charge in charges) >= min(0, used), "caps took off more than there was"
     if rating.terms.fees or any(tariff.fees for tariff in book.tariffs):
         bill = bill._replace(fees=fees_due(rating.terms, contract, book, charges, left.kept if left else {}))
-    return bill._replace(minimum=minimum_due(rating.terms, contract, book, by_tax(bill.charges)))
+    bill = bill._replace(minimum=minimum_due(rating.terms, contract, book, by_tax(bill.charges), year))
+    if rating.terms.year and left:
+        year.kept.update(left.amounts)
+        year.owed_minor += sum(charge.amount_minor for charge in bill.charges)
+        year.days += len(account_days(rating.terms, contract.period))
+        year.had_devices |= bool(rating.terms.assigned)
+    return bill

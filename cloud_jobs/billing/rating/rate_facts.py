@@ -213,8 +213,8 @@ class _Pricing:
         zone = _place(fact)
         device, day = TenantDevice(fact.tenant, fact.device), slot.day
         assert day is not None
-        region = next(one.region for one in self._assigned[device] if one.begin_us <= moment_us < one.end_us)
-        place, text = Place(region, *device, zone, price.window), price.text
+        holder = next(one for one in self._assigned[device] if one.begin_us <= moment_us < one.end_us)
+        place, text = Place(holder.account, holder.region, *device, zone, price.window), price.text
         rule = self._dearest(slot.version, price.price.meter, zone)
         if rule is not None:
             text += f", the dearest within {rule.minutes} minutes"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
-from itertools import groupby
+from itertools import groupby, zip_longest
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -22,13 +22,14 @@ from deltalake import DeltaTable
 
 from cloud_jobs.billing.billing_period import BillingPeriod, days_text
 from cloud_jobs.billing.certificates import OBSERVED_COLUMNS, DeviceCertificate, certificates_of_spans
-from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
+from cloud_jobs.billing.contracts import BlockedPayer, Contracts, OtherCycle, PayerContract, UnknownPayer
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.errors import BadPeriod, BillingError
 from cloud_jobs.billing.rating import (
     Cell,
     MeteredKey,
     MeteredRows,
+    PeriodUsage,
     PriceBooks,
     RatedAccount,
     cells_of_usage,
@@ -256,6 +257,7 @@ class _Used:
     records: RecordSums = field(default_factory=RecordSums)
     facts: FactLists = field(default_factory=FactLists)
     certificates: dict[TenantDevice, DeviceCertificate] = field(default_factory=dict)
+    earlier: list[PeriodUsage] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,7 @@ class UsageReader:
     lake: Lake
     snapshot: LakeState
     against_records: bool = True
+    certifies: bool = True
     miscounted: Mapping[TenantDevice, tuple[int, int]] = field(default_factory=dict)
 
     def read(self, contracts: Sequence[PayerContract]) -> dict[str, _Used]:
@@ -289,7 +292,13 @@ class UsageReader:
             if selling := [one for one in of_part if sells_facts(one)]:
                 facts = {one.id: used[one.id].facts for one in selling}
                 read_facts(self.lake, self.snapshot, facts, contracts=selling, devices=part.devices, usage=part.rows)
-            self._certify(used, agreed, part)
+            if self.certifies:
+                self._certify(used, agreed, part)
+        # hardly any payer has earlier periods in its contract
+        for turn in zip_longest(*(one.earlier for one in contracts)):
+            of_turn = [one for one in turn if one is not None]
+            for name, its in replace(self, against_records=False, certifies=False).read(of_turn).items():
+                used[name].earlier.append(PeriodUsage(its.cells, its.metered, its.facts.facts))
         return used
 
     def _certify(self, used: Mapping[str, _Used], agreed: Mapping[str, PayerContract], part: UsagePart) -> None:
@@ -344,7 +353,7 @@ def close_period(
     LakeError, CommitConflict, CommitFailed, StoreUnavailable. After an error nothing is closed.
     """
     with gc_disabled():
-        contracts, refused = contracts_of(lake, snapshot, days, payers, run)
+        contracts, refused, later = contracts_of(lake, snapshot, days, payers, run)
     if not contracts and not refused:
         raise NoPayer(days_text(*days))
     fences = closing_fences(lake, snapshot)
@@ -365,19 +374,23 @@ def close_period(
 
     # this commit makes the run valid
     commit_to(lake, "closings", files)
-    if unbilled is not None and payers is None and (found := unbilled_devices(lake, snapshot, days, contracts)):
+    if unbilled is not None and payers is None and (found := unbilled_devices(lake, snapshot, days, contracts, later)):
         unbilled(found)
     return closings
 
 
 def unbilled_devices(
-    lake: Lake, snapshot: LakeState, days: Days, contracts: Sequence[PayerContract]
+    lake: Lake,
+    snapshot: LakeState,
+    days: Days,
+    contracts: Sequence[PayerContract],
+    later: Collection[TenantDevice] = (),
 ) -> list[TenantDevice]:
-    """The devices with usage in these days that no closed payer has on any of them."""
+    """The devices with usage in these days that no closed payer has on any of them. `later`: of longer cycles."""
     periods = [one.period for one in contracts] or [BillingPeriod("UTC", *days)]
     start, end = min(one.start for one in periods), max(one.end for one in periods)
     used = used_devices(lake, snapshot, start, end)
-    billed = DeviceFilter({device for one in contracts for device in one.devices})
+    billed = DeviceFilter({device for one in contracts for device in one.devices} | {*later})
     unknown = used.filter(pa.array(~billed.mask(used)))
     return sorted(map(TenantDevice, unknown["tenant"].to_pylist(), unknown["device"].to_pylist()))
 
@@ -388,13 +401,22 @@ def unbilled_text(devices: Sequence[TenantDevice]) -> str:
     return f"usage without an account in this period: {', '.join(names)}; `waybill reconcile` shows the amount"
 
 
+class DuePayers(NamedTuple):
+    """`refused`: closings of payers without a contract. `later`: the devices of payers whose cycle is longer."""
+
+    contracts: list[PayerContract]
+    refused: list[ClosedPayer]
+    later: set[TenantDevice]
+
+
 def contracts_of(
     lake: Lake, snapshot: LakeState, days: Days, payers: Collection[str] | None, run: ClosingRun
-) -> tuple[list[PayerContract], list[ClosedPayer]]:
+) -> DuePayers:
     """The contracts of payers for their local days, and blocked closings of those without one.
 
-    Accounts that were closed for these days and no longer pay get a closing of nothing. Raises BadPeriod for days that
-    exist in no time zone, UnknownPayer.
+    If all payers are asked, those of which these days are a part of a period are left out. Accounts that were closed
+    for these days and no longer pay get a closing of nothing. Raises BadPeriod for days that exist in no time zone,
+    UnknownPayer.
     """
     # invalid in every time zone, so no payer's fault
     BillingPeriod("UTC", *days)
@@ -403,10 +425,12 @@ def contracts_of(
     names = sorted({*payers} if payers is not None else {*_paying(contracts, days), *before})
     agreed = {name: agreed_with(contracts, name, days) for name in names}
     without = {name: fault for name, fault in agreed.items() if not isinstance(fault, PayerContract)}
-    nothing, refused = set[str](), dict[str, ClosedPayer]()
+    nothing, refused, later = set[str](), dict[str, ClosedPayer](), set[TenantDevice]()
     for payer, fault in without.items():
         zone = contracts.zone_of_account(payer)
-        if isinstance(fault, BadPeriod):
+        if payers is None and payer not in before and _is_due_later(fault):
+            later |= contracts.devices_paid_for(payer, BillingPeriod(zone, *days))
+        elif isinstance(fault, BadPeriod):
             refused[payer] = blocked(run, payer, days, zone, [str(fault)])
         elif not _pays_nothing(fault):
             assert isinstance(fault, BlockedPayer)
@@ -424,12 +448,13 @@ def contracts_of(
             raise fault
         refused[payer] = blocked(run, payer, days, contracts.zone_of_account(payer), [str(one) for one in fault.faults])
     refused |= taken_back
-    return (
+    return DuePayers(
         [one for one in agreed.values() if isinstance(one, PayerContract)],
         [
             replace(one, closing=replace(one.closing, contract_digest=contract_digest(without[name])))
             for name, one in refused.items()
         ],
+        later,
     )
 
 
@@ -437,6 +462,11 @@ def _pays_nothing(fault: BillingError) -> bool:
     """Whether the only fault is that the account pays for none of the days."""
     faults = fault.faults if isinstance(fault, BlockedPayer) else [fault]
     return all(isinstance(one, UnknownPayer) for one in faults)
+
+
+def _is_due_later(fault: BillingError) -> bool:
+    faults = fault.faults if isinstance(fault, BlockedPayer) else ()
+    return any(isinstance(one, OtherCycle) and one.is_part for one in faults)
 
 
 def close_group(
@@ -509,7 +539,7 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
             if its is None:
                 its = reader.read([one])[one.id]
             facts = its.facts.facts
-            rated = rate(one, its.cells, its.metered, books, facts)
+            rated = rate(one, its.cells, its.metered, books, facts, earlier=its.earlier)
         except BillingError as fault:
             yield UnratedPayer(one, str(fault))
             continue

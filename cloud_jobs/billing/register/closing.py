@@ -217,7 +217,10 @@ def closing_head(
 
     Raises DocumentError for contracts that allow no valid document.
     """
-    due = issue_date and issue_date + timedelta(days=parties.seller.payment_days)
+    payer, days = parties.buyer.payer, parties.seller.payment_days
+    if payer is not None and payer.payment_days is not None:
+        days = payer.payment_days
+    due = issue_date and issue_date + timedelta(days=days)
     return document_head(
         kind=kind,
         number=number,

@@ -65,7 +65,7 @@ def preview_period(lake: Lake, days: Days, payers: Collection[str] | None, now: 
     """
     state = newest_state(lake)
     run = ClosingRun(name="preview", snapshot=0, snapshot_id=f"unsaved-{state.digest()[:_DIGITS]}", now=now)
-    contracts, refused = contracts_of(lake, state, days, payers, run)
+    contracts, refused, later = contracts_of(lake, state, days, payers, run)
     # a former payer owes nothing, so nothing is shown of it
     blocked = [one.closing for one in refused if one.closing.outcome is ClosingState.BLOCKED]
     if not contracts and not blocked:
@@ -78,16 +78,16 @@ def preview_period(lake: Lake, days: Days, payers: Collection[str] | None, now: 
     fences = closing_fences(lake, state)
     found = [PayerPreview(closing=one) for one in blocked]
     # the first hours of a month begin later in other time zones
-    later = [
+    not_begun = [
         UnratedPayer(one, f"its period begins at {stamp(one.period.start)}") for one in contracts if one not in begun
     ]
-    found += [PayerPreview(closing=closing_of(one, run, fences).closing) for one in later]
+    found += [PayerPreview(closing=closing_of(one, run, fences).closing) for one in not_begun]
     for group in payer_groups(begun, tasks=1):
         found += [_preview(one, run, fences) for one in rate_payers(reader, group)]
     return PeriodPreview(
         as_of=now,
         payers=sorted(found, key=lambda one: one.closing.key.payer),
-        unbilled=[] if payers is not None else unbilled_devices(lake, state, days, contracts),
+        unbilled=[] if payers is not None else unbilled_devices(lake, state, days, contracts, later),
     )
 
 

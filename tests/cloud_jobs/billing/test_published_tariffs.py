@@ -13,7 +13,7 @@ import pytest
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, contracts_of_toml
-from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, difference, rate
+from cloud_jobs.billing.rating import PeriodUsage, RatedAccount, cells_of_usage, difference, rate
 from cloud_jobs.billing.units import amount_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, rows
 from tests.cloud_jobs.billing.rating.worlds import Row, facts, passage, row, table, visit
@@ -88,8 +88,9 @@ def rated(
     contracts: Contracts, payer_id: str, period: BillingPeriod, usage: list[Row], events: list[Row]
 ) -> RatedAccount:
     contract = contracts.contract_of(payer_id, period)
-    [used] = cells_of_usage([contract], table(usage))
-    return rate(contract, *used, facts=facts(events, contract, usage))
+    of = (*contract.earlier, contract)
+    *earlier, last = (PeriodUsage(*cells_of_usage([one], table(usage))[0], facts(events, one, usage)) for one in of)
+    return rate(contract, last.cells, last.metered, facts=last.facts, earlier=earlier)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -150,4 +151,8 @@ def test_all_of_them_are_there() -> None:
         52,
         53,
         54,
+        61,
+        62,
+        63,
+        64,
     }

@@ -98,8 +98,8 @@ def test_a_row_of_usage_that_was_written_over_is_named(metered: BilledLake, colu
 
 
 def test_a_charge_that_is_dropped_is_named(metered: BilledLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dropping(contract: Any, *more: Any) -> Any:
-        rated = rate(contract, *more)
+    def dropping(contract: Any, *more: Any, **earlier: Any) -> Any:
+        rated = rate(contract, *more, **earlier)
         if contract.id != "acme":
             return rated
         return type(rated)(payer=rated.payer, currency=rated.currency, charges=rated.charges[1:], taxes=rated.taxes)
