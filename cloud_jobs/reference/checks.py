@@ -88,6 +88,11 @@ class ReferenceCheck:
         return tuple(one.version for one in self.placed)
 
     @property
+    def rows(self) -> list[Row]:
+        """The versions as rows of the table `reference` that are not published yet."""
+        return [{"kind": one.kind, "id": one.id, "body": one.body} for one in self.versions]
+
+    @property
     def counts(self) -> Counter[Any]:
         return Counter(version.kind for version in self.versions)
 

@@ -22,6 +22,7 @@ from waybill.identity.command_session import shows_progress
 from waybill.settings import printable, printable_json
 
 if TYPE_CHECKING:
+    from cloud_jobs.billing.register.effect import Effect
     from cloud_jobs.config import CloudSettings
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.reference.checks import ReferenceCheck
@@ -43,25 +44,40 @@ def check(
             "--lake", help="Also compare with the published versions in this lake: a folder, or s3://BUCKET/PREFIX."
         ),
     ] = None,
+    period: Annotated[
+        str | None,
+        typer.Option(
+            "--period", metavar="DAYS", help="With --lake: the days that are rated again, 2026-03. Default: last month."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check contract files and list each fault with file and line.
 
     With --lake, also compare them with published versions. This also finds: a device in two accounts, an account
     without a payer, an unknown tariff or price zone, a currency change within a month. The command also lists devices
-    without a payer and meters that become free.
+    without a payer and meters that become free. It rates last month with and without the new versions, and shows which
+    sums change and why.
 
     Exit status: 0 if the files can be published, 1 when they have a fault, 75 when the object store does not answer.
 
     Example: waybill reference check contracts.toml --lake lake
     """
+    from cloud_jobs.billing.billing_period import BillingPeriod
+    from cloud_jobs.billing.errors import BadPeriod
+    from cloud_jobs.billing.register.effect import effect_of, month_before
     from cloud_jobs.errors import ReferenceFileError
     from cloud_jobs.lake.tables import Lake
     from cloud_jobs.reference.checks import check_reference
 
+    now = datetime.now(UTC)
+    try:
+        of_days = None if period is None else BillingPeriod.parse(period, "UTC")
+    except BadPeriod as error:
+        raise typer.BadParameter(str(error)) from None
     there = None if lake is None else Lake(Location.of(lake))
     try:
-        judged = check_reference(files, there, datetime.now(UTC))
+        judged = check_reference(files, there, now)
     except ReferenceFileError as error:
         _say(list(error.faults), [], Counter(), with_lake=lake is not None, as_json=as_json)
         raise typer.Exit(1) from None
@@ -69,7 +85,11 @@ def check(
     # without a lake what is not in the files may be published already
     faults = [*checked.faults, *(checked.lacking if there else [])]
     warnings = [*checked.notices, *([] if there else (f"not in these files: {one}" for one in checked.lacking))]
-    _say(faults, warnings, judged.counts, with_lake=lake is not None, as_json=as_json)
+    effect = None
+    if there is not None and not faults:
+        days = month_before(now) if of_days is None else (of_days.first_day, of_days.last_day)
+        effect = effect_of(there, judged.rows, days, now)
+    _say(faults, warnings, judged.counts, with_lake=lake is not None, as_json=as_json, effect=effect)
     if faults:
         raise typer.Exit(1)
 
@@ -81,11 +101,13 @@ def _say(
     *,
     with_lake: bool,
     as_json: bool,
+    effect: Effect | None = None,
 ) -> None:
     from cloud_jobs.reference.files import counts_text
 
     if as_json:
         made = {"faults": faults, "warnings": warnings, "versions": dict(sorted(counts.items()))}
+        made |= {} if effect is None else {"effect": effect.values()}
         sys.stdout.write(printable_json(made, indent=2) + "\n")
         return
     for fault in faults:
@@ -97,6 +119,8 @@ def _say(
         return
     alone = "" if with_lake else " (not compared with a lake)"
     typer.echo(f"no fault{alone}: {counts_text(counts) or 'the files hold no version'}")
+    for line in () if effect is None else effect.texts():
+        typer.echo(printable(line))
 
 
 MAX_LINES: Final = 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -222,7 +223,7 @@ def check_contracts(published: Sequence[Row], stated: Sequence[Row], moment: dat
     A stated row has its `place`, and may have `place_of`, which locates a part of it. Faults of the published versions
     themselves are not reported. `moment`: when the stated versions would be published.
     """
-    before, after = Contracts(published), Contracts([*published, *_as_published(published, stated, moment)])
+    before, after = Contracts(published), Contracts(with_stated(published, stated, moment))
     changed = {(row["kind"], row["id"]) for row in stated}
     payers = sorted({*before.payers_of(changed), *after.payers_of(changed)})
     places = {(row["kind"], row["id"]): row["place"] for row in stated}
@@ -235,8 +236,30 @@ def check_contracts(published: Sequence[Row], stated: Sequence[Row], moment: dat
     return CheckedContracts(
         [text for text, is_lack in dict.fromkeys(found) if not is_lack],
         [text for text, is_lack in dict.fromkeys(found) if is_lack],
-        notices(stated, before, after),
+        [*notices(stated, before, after), *_unknown_attributes([*published, *stated], stated)],
     )
+
+
+def _unknown_attributes(rows: Sequence[Row], stated: Iterable[Row]) -> Iterator[str]:
+    """Attributes that stated prices name and that no device of any account has."""
+    accounts = [row["body"] for row in rows if row["kind"] == "account"]
+    for row in stated if accounts else ():
+        # most tariffs select no devices
+        made = _with_fees(row) if '"devices"' in row["body"] or '"times"' in row["body"] else None
+        prices = enumerate(made.prices if isinstance(made, Tariff) else ())
+        named = [(name, number) for number, one in prices for name in (*one.devices, *one.times)]
+        for name, number in dict(named).items():
+            if any('"attributes"' in body and f'"{name}"' in body for body in accounts):
+                continue
+            place = row["place_of"]("prices", number) if "place_of" in row else row["place"]
+            held = (json.loads(body) for body in accounts if '"attributes"' in body)
+            known = {
+                one for made in held for device in made.get("devices", ()) for one in device.get("attributes") or ()
+            }
+            yield (
+                f"{place}: tariff {row['id']!r}: prices.{number} names the attribute {name!r}, which no device has"
+                f"{name_advice(name, known)}"
+            )
 
 
 def _faults(
@@ -278,10 +301,10 @@ def _forgotten(before: Contracts, after: Contracts, stated: Iterable[Row]) -> It
                 yield meters_forgotten(row["id"], sorted(gone), begin)
 
 
-def _as_published(published: Iterable[Row], stated: Iterable[Row], moment: datetime) -> list[Row]:
-    """The stated rows as the newest publications."""
+def with_stated(published: Sequence[Row], stated: Iterable[Row], moment: datetime) -> list[Row]:
+    """The published rows, and the stated ones as the newest publications."""
     newest = max((row["publication_id"] for row in published), default=None)
-    made = list[Row]()
+    made = [*published]
     for row in stated:
         newest = next_publication_id(newest, int(moment.timestamp() * 1000), 0)
         made.append(row | {"publication_id": newest, "published_at": moment})

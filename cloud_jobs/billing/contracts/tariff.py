@@ -29,6 +29,7 @@ from cloud_jobs.billing.contracts.prices import (
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
+from waybill.settings import name_advice
 
 MAX_PRICES: Final = 10_000
 MAX_PRICES_OF_A_PLACE: Final = 200
@@ -179,7 +180,8 @@ class Tariff(Contract):
         windows = {"": True} | {window.id: window.is_on_quarters for window in self.windows}
         for number, price in enumerate(self.prices):
             if price.window not in windows:
-                yield f"prices.{number} is for window {price.window!r}, which the tariff does not have"
+                advice = name_advice(price.window, (one.id for one in self.windows))
+                yield f"prices.{number} is for window {price.window!r}, which the tariff does not have{advice}"
             elif not windows[price.window] and price.meter not in FACTS:
                 yield (
                     f"prices.{number} is for window {price.window!r}, which is not on quarters of an hour; "
@@ -235,7 +237,8 @@ class Tariff(Contract):
         for number, price in enumerate(self.prices):
             named = price.pool_id and pools.get(price.pool_id)
             if named is None:
-                yield f"prices.{number} names pool {price.pool_id!r}, which pools does not have"
+                advice = name_advice(price.pool_id or "", [*pools, Pool.DEVICE.value, Pool.ACCOUNT.value])
+                yield f"prices.{number} names pool {price.pool_id!r}, which pools does not have{advice}"
             elif named:
                 at = first.setdefault(named.id, number)
                 one = self.prices[at]

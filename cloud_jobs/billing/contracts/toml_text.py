@@ -8,6 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
 from geo.alerts import AlertRule
@@ -34,10 +35,18 @@ _ENUM_VALUE: Final = re.compile(r"<\w+\.\w+: ('[^']*')>")
 _REPLACED: Final[dict[tuple[str, ...], str]] = {
     ("caps", "pool"): '; write scope = "device" or scope = "account"',
     ("caps", "per"): '; write span = "day" or span = "cycle"',
+    ("minimum_fee",): "; did you mean 'minimum_amount'?",
     ("prices", "pool_id"): '; name a pool of the tariff: pools = [{ id = "km" }], and pool = "km" in the price',
 }
 """Last keys of a place that had another form -> the form of today."""
-_FORM_OF: Final = {"decimal_parsing": "; write digits and a point, without a currency: 0.45"}
+_FORM_OF: Final = {
+    "decimal_parsing": "; write digits and a point, without a currency: 0.45",
+    "string_type": '; write a text in quotes: "12"',
+}
+_COMMA: Final = re.compile(r"=\s*-?[0-9]+,[0-9]")
+_COMMA_ADVICE: Final = "; write a number with a point: 0.45"
+_PART: Final = re.compile(r"([a-z]+)\.([0-9]+)\b")
+"""The part of a contract that a fault of the whole contract begins with: `prices.0 names pool ...`."""
 _DEVICE: Final = "device"
 """Table name in device files."""
 
@@ -60,7 +69,10 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
     try:
         tables = parse_toml(text, MAX_TOML_CONTRACTS_BYTES, parse_float=_number)
     except ValueError as error:
-        return [], [toml_fault(text, error)]
+        fault = toml_fault(text, error)
+        line = text.splitlines()[fault.line - 1 : fault.line] if fault.line else []
+        advice = _COMMA_ADVICE if any(map(_COMMA.search, line)) else ""
+        return [], [fault._replace(reason=fault.reason + advice)]
     found, faults = list[StatedContract](), list[TextFault]()
     lines: TomlLines | None = None
     for kind, number, table in _entries(tables):
@@ -119,12 +131,21 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
     for detail in without_consequences(error.errors(include_url=False)):
         said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
         said = _ENUM_VALUE.sub(r"\1", said)
-        yield detail["loc"], f"{who}: {said}{_advice(detail['loc'], detail['type'])}"
+        part = None if detail["loc"] else _PART.match(said)
+        place = (part[1], int(part[2])) if part else detail["loc"]
+        yield place, f"{who}: {said}{_advice(detail)}"
 
 
-def _advice(place: tuple[str | int, ...], fault: str) -> str:
-    """The form that replaced a key, or the form of a value that pydantic names by its type only."""
-    named = tuple(one for one in place if isinstance(one, str))
-    if fault == "extra_forbidden":
-        return _REPLACED.get(named[-2:], "")
-    return _FORM_OF.get(fault, "")
+def _advice(detail: ErrorDetails) -> str:
+    """The form that replaced a key, the nearest value, or the form of a value that pydantic names by its type only."""
+    named = tuple(one for one in detail["loc"] if isinstance(one, str))
+    match detail["type"]:
+        case "extra_forbidden":
+            return _REPLACED.get(named[-2:], "")
+        case "enum" | "literal_error" if isinstance(detail["input"], str):
+            near = nearest(detail["input"], re.findall(r"'([^']*)'", detail["msg"]))
+            return f"; did you mean {near!r}?" if near else ""
+        case "string_pattern_mismatch" if named[-1:] == ("id",):
+            return "; write small letters, digits, '.', '_' and '-'"
+        case kind:
+            return _FORM_OF.get(kind, "")

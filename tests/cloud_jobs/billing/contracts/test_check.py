@@ -2,20 +2,23 @@
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from cloud_jobs.billing.contracts import contracts_of_toml
+from cloud_jobs.billing.register.effect import Effect, effect_of
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.commands import app
 from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
 from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, checked
-from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, payer, price, rows, tariff
-from tests.cloud_jobs.billing.page_lake import DOCS, PageLake
+from tests.cloud_jobs.billing.contracts.makers import account, calendar, device, kind_of, payer, price, rows, tariff
+from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
 from tests.cloud_jobs.publications import message_of, row_of
 from tests.page_sessions import assert_shown, steps_of
 
@@ -107,7 +110,8 @@ def test_a_fault_ends_with_1_and_has_its_file_and_line(tmp_path: Path) -> None:
 
 
 def test_versions_are_held_against_those_of_the_lake(tmp_path: Path, lake: Path) -> None:
-    assert run(file_of(tmp_path, tariff(price("0.50"))), "--lake", lake)[:2] == (0, "no fault: 1 tariff\n")
+    status, out, _ = run(file_of(tmp_path, tariff(price("0.50"))), "--lake", lake)
+    assert (status, out.splitlines()[0]) == (0, "no fault: 1 tariff")
     status, _, said = run(file_of(tmp_path, account("gamma", device())), "--lake", lake)
     assert status == 1
     assert "device 'van-1' of tenant 'fleet' is in account 'acme' and in account 'gamma'" in said
@@ -202,6 +206,52 @@ def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:
     assert checked(ended, account("gamma", device("van-1", begin=until))).notices == []
     (fault,) = checked(ended, account("child", parent="acme")).lacking
     assert "account 'child' has the parent 'acme', which is not in force at 2026-04-30T22:00:00Z" in fault
+
+
+def test_a_mistyped_attribute_and_calendar_have_the_one_that_is_there_and_a_rate_like_a_fraction_is_doubtful() -> None:
+    heavy = account("gamma", device("van-3", attributes={"class": "hgv"}))
+    [said] = checked(heavy, tariff(price(), price(devices={"clas": "hgv"}))).notices
+    assert "prices.1 names the attribute 'clas', which no device has; did you mean 'class'?" in said
+    assert checked(heavy, tariff(price(), price(devices={"class": "hgv"}))).notices == []
+    [doubtful] = checked(tariff(price(vat={"category": "S", "rate": "0.19"}))).notices
+    assert "0.19" in doubtful
+    [lack] = checked(calendar(), tariff(calendar="swedn")).lacking
+    assert lack.endswith("did you mean 'sweden'?")
+
+
+def test_each_change_of_a_sum_is_named_with_its_price_fee_minimum_or_tax(tmp_path: Path) -> None:
+    made, day = PageLake(tmp_path), (date(2026, 1, 5), date(2026, 1, 5))
+    made.arrive()
+    text = (tmp_path / "contracts.toml").read_text(encoding="utf-8")
+
+    def effect(*changes: tuple[str, str]) -> Effect:
+        stated = [
+            {
+                "kind": one.kind,
+                "id": one.made.model_dump()["id"],
+                "body": one.made.model_dump_json(by_alias=True, exclude_none=True),
+            }
+            for one in contracts_of_toml(changed(text, *changes))[0]
+        ]
+        return effect_of(made.lake, stated, day, NOW)
+
+    assert [*effect().texts()] == ["2026-01-05: no amount changes (accounts rated: 1)"]
+    later = ('"standard"\neffective_from = 2026', '"standard"\neffective_from = 2027')
+    fee = ("windows = [", 'fees = [{ id = "r", name = "Rate", amount = 9.00, proration = "whole" }]\nwindows = [')
+    for when in ((), (later,)):
+        [one] = effect(*when, fee, ("minimum_amount = 5.00", "minimum_amount = 5000.00")).payers
+        lines = {line.of: line for line in one.lines}
+        added = lines["acme, fee Rate"]
+        assert (added.was, added.now, added.now_minor) == ("", "Rate: 9.00 EUR a period", 900)
+        assert "at least 5000.00 EUR a period" in lines["acme, minimum fee"].now
+        assert sum(line.now_minor - line.was_minor for line in one.lines) == one.now_minor - one.was_minor
+    [one] = effect(("rate = 19", "rate = 7")).payers
+    assert {(line.of, line.was_minor > 0, line.now_minor > 0) for line in one.lines} == {
+        ("tax S 19", True, False),
+        ("tax S 7", False, True),
+    }
+    [one] = effect(('meter = "distance", unit = "km"', 'meter = "distance", zone = "harbour", unit = "km"')).payers
+    assert (bool(one.reason), [*one.lines]) == (True, [])
 
 
 PAGE = (DOCS / "contracts.md").read_text(encoding="utf-8")

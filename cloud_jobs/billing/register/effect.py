@@ -1,0 +1,217 @@
+"""What stated contract versions change in the sums of past days, and by which prices, caps, fees, minimums and taxes.
+
+Payers are rated with and without the versions at the lake's newest state. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from cloud_jobs.billing.billing_period import days_text
+from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.contracts.check import begin_of, with_stated
+from cloud_jobs.billing.contracts.published import MODEL_OF
+from cloud_jobs.billing.errors import BillingError
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, RatedAccount, difference
+from cloud_jobs.billing.register.close import RatedPayer, UsageReader, payer_groups, rate_payers
+from cloud_jobs.billing.register.closing import Days
+from cloud_jobs.billing.register.current_contracts import agreed_with
+from cloud_jobs.billing.units import amount_text
+from cloud_jobs.lake.snapshot_reads import reference_rows
+from cloud_jobs.lake.snapshots import newest_state
+from cloud_jobs.lake.tables import Lake
+
+MAX_PAYERS: Final = 1_000
+"""The most payers that are rated, in the order of their names."""
+MAX_CHANGES: Final = 10
+"""The most changes that are shown without --json, and the most texts of a changed line."""
+MAX_CHANGES_LISTED: Final = 10_000
+"""The most changes of one payer with --json."""
+_LEAD: Final = timedelta(days=2)
+"""Local days begin less than this before the same day in UTC."""
+Row = dict[str, Any]
+
+
+class LineChange(NamedTuple):
+    """What a version changes for lines of one account, meter, zone and window, or for a cap, fee, minimum or tax.
+
+    `was`, `now`: the texts of the charges (`ChargeKey.price`) that differ; "" for none.
+    """
+
+    of: str
+    was: str
+    now: str
+    was_minor: int
+    now_minor: int
+
+
+class PayerEffect(NamedTuple):
+    """The sums to pay of a payer and the changed lines, largest first; `reason`: why they are unknown, else ""."""
+
+    payer: str
+    currency: str = ""
+    was_minor: int = 0
+    now_minor: int = 0
+    lines: Sequence[LineChange] = ()
+    reason: str = ""
+
+
+class Effect(NamedTuple):
+    """`payers`: those that cannot be rated, then those whose sum or lines change, largest change first."""
+
+    days: Days
+    rated: int
+    unrated: int
+    payers: Sequence[PayerEffect]
+
+    def values(self) -> Row:
+        """For --json."""
+        payers = [one._asdict() | {"lines": [line._asdict() for line in one.lines]} for one in self.payers]
+        return {"period": days_text(*self.days), "rated": self.rated, "left_out": self.unrated, "payers": payers}
+
+    def texts(self) -> Iterator[str]:
+        """For people: the payers that cannot be rated, and the largest changes."""
+        period = days_text(*self.days)
+        left = f"; {self.unrated} more accounts were not rated" if self.unrated else ""
+        if not self.payers:
+            yield f"{period}: no amount changes (accounts rated: {self.rated}{left})"
+            return
+        for one in self.payers[:MAX_CHANGES]:
+            if one.reason:
+                yield f"{period}: {one.payer} cannot be rated: {one.reason}"
+                continue
+            yield f"{period}: {one.payer}: {_change(one.was_minor, one.now_minor, one.currency)}"
+            for line in one.lines[:MAX_CHANGES]:
+                yield f"  {line.of}: {_change(line.was_minor, line.now_minor, one.currency)}"
+                if line.was != line.now:
+                    yield f"    {line.was or 'nothing'} -> {line.now or 'nothing'}"
+            if more := len(one.lines) - MAX_CHANGES:
+                yield from [f"  and {more} more"] if more > 0 else []
+        others = max(len(self.payers) - MAX_CHANGES, 0)
+        if others or left:
+            yield f"{period}: {others} more accounts change{left}"
+
+
+def effect_of(lake: Lake, stated: Sequence[Row], days: Days, now: datetime) -> Effect:
+    """Rates the payers that stated versions concern. A version that begins later is rated as if from the first day on.
+
+    Raises LakeError, StoreUnavailable.
+    """
+    state = newest_state(lake)
+    published = reference_rows(lake, state)
+    rows = [row for row in stated if row["kind"] in MODEL_OF]
+    before, after = Contracts(published), Contracts(with_stated(*_in_days(published, rows, days), now))
+    changed = {(row["kind"], row["id"]) for row in rows}
+    payers = sorted({*before.payers_of(changed), *after.payers_of(changed)})
+    reader = UsageReader(lake, state, against_records=False)
+    names = payers[:MAX_PAYERS]
+    was, now_rated = (_rated(reader, one, names, days) for one in (before, after))
+    found = [_effect(name, was[name], now_rated[name]) for name in names]
+    # an account that never could be rated is no news
+    found = [one for one in found if one.lines or one.reason]
+    found.sort(key=lambda one: (not one.reason, -abs(one.now_minor - one.was_minor), one.payer))
+    return Effect(days, len(names), len(payers) - len(names), found)
+
+
+def month_before(moment: datetime) -> Days:
+    """The days of the calendar month before that of a moment."""
+    last = date(moment.year, moment.month, 1) - timedelta(days=1)
+    return last.replace(day=1), last
+
+
+def _in_days(published: Sequence[Row], stated: Sequence[Row], days: Days) -> tuple[list[Row], list[Row]]:
+    """The rows, such that versions of which none begins before the last day's end begin before the first day."""
+    start, end = (datetime.fromisoformat(f"{day}T00:00:00+00:00") for day in days)
+    start, end = start - _LEAD, end + _LEAD
+    first: dict[tuple[str, str], tuple[datetime, Row]] = {}
+    for row in stated:
+        name, begin = (row["kind"], row["id"]), begin_of(row)
+        if begin is not None and (name not in first or begin < first[name][0]):
+            first[name] = begin, row
+    later = {name: row for name, (begin, row) in first.items() if begin >= end}
+    moved = [
+        row | {"body": json.dumps(json.loads(row["body"]) | {"effective_from": start.isoformat()})}
+        for row in later.values()
+    ]
+    kept = [
+        row
+        for row in published
+        if (row["kind"], row["id"]) not in later or (begin := begin_of(row)) is None or begin < start
+    ]
+    return kept, [*(row for row in stated if (row["kind"], row["id"]) not in later), *moved]
+
+
+def _rated(
+    reader: UsageReader, contracts: Contracts, names: Collection[str], days: Days
+) -> dict[str, RatedAccount | str]:
+    """The charges of each payer, or why there are none."""
+    agreed = {name: agreed_with(contracts, name, days) for name in names}
+    found: dict[str, RatedAccount | str] = {
+        name: str(one) for name, one in agreed.items() if isinstance(one, BillingError)
+    }
+    for group in payer_groups([one for one in agreed.values() if isinstance(one, PayerContract)], tasks=1):
+        for one in rate_payers(reader, group):
+            found[one.contract.id] = one.rated if isinstance(one, RatedPayer) else one.reason
+    return found
+
+
+def _effect(payer: str, was: RatedAccount | str, now: RatedAccount | str) -> PayerEffect:
+    if isinstance(now, str):
+        return PayerEffect(payer, reason="" if isinstance(was, str) else now)
+    # a new payer owed nothing
+    before = RatedAccount(payer=payer, currency=now.currency, charges=(), taxes=()) if isinstance(was, str) else was
+    if before.currency != now.currency:
+        return PayerEffect(payer, reason=f"its currency changes from {before.currency} to {now.currency}")
+    lines = [*islice(_line_changes(before, now), MAX_CHANGES_LISTED)]
+    lines.sort(key=lambda one: (-abs(one.now_minor - one.was_minor), one.of))
+    return PayerEffect(payer, now.currency, before.payable_minor, now.payable_minor, lines)
+
+
+def _line_changes(before: RatedAccount, now: RatedAccount) -> Iterator[LineChange]:
+    note = difference(before, now)
+    # the sums of lines that only differ by device, region, price and tax
+    sides = [_by_line(one.charges) for one in (before, now)]
+    differing = {one.key for one in note.charges}
+    for of in dict.fromkeys(_line_of(one.key) for one in note.charges):
+        was, later = (side.get(of, []) for side in sides)
+        (was_text, was_minor), (text, minor) = _terms(was, differing), _terms(later, differing)
+        if was_minor != minor or was_text != text:
+            yield LineChange(of, was_text, text, was_minor, minor)
+    was_taxes, taxes = ({one.tax: one.tax_minor for one in rated.taxes} for rated in (before, now))
+    for group in note.taxes:
+        if group.tax_minor:
+            yield LineChange(f"tax {group.tax}", "", "", was_taxes.get(group.tax, 0), taxes.get(group.tax, 0))
+    if note.rounding_minor:
+        yield LineChange("rounding of the sum to pay", "", "", before.rounding_minor, now.rounding_minor)
+
+
+def _terms(charges: Sequence[Charge], differing: Collection[ChargeKey]) -> tuple[str, int]:
+    """The texts of those charges that differ, and the sum of all."""
+    texts = dict.fromkeys(one.key.price for one in charges if one.key in differing)
+    return "; ".join(islice(texts, MAX_CHANGES)), sum(one.amount_minor for one in charges)
+
+
+def _by_line(charges: Sequence[Charge]) -> dict[str, list[Charge]]:
+    found: dict[str, list[Charge]] = {}
+    for one in charges:
+        found.setdefault(_line_of(one.key), []).append(one)
+    return found
+
+
+def _line_of(key: ChargeKey) -> str:
+    """`acme, distance, zone port, window night`; `acme, fee Monthly rate`."""
+    kind = "" if key.kind is ChargeKind.USAGE else key.kind.value
+    # the terms of a fee follow its name
+    kind += f" {key.price.partition(': ')[0]}" if key.kind is ChargeKind.FEE else ""
+    zone, window = key.zone and f"zone {key.zone}", key.window and f"window {key.window_id}"
+    return ", ".join(part for part in (key.account, kind, key.meter or "", zone, window) if part)
+
+
+def _change(was_minor: int, now_minor: int, currency: str) -> str:
+    more = "+" if now_minor > was_minor else ""
+    change = amount_text(now_minor - was_minor, currency)
+    return f"{amount_text(was_minor, currency)} -> {amount_text(now_minor, currency)} {currency} ({more}{change})"
