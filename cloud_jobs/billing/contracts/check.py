@@ -167,7 +167,7 @@ def _is_misplaced(meter: Meter | None, *, is_gate: bool) -> bool:
 
 
 def _zones_of(row: Row) -> Iterator[tuple[tuple[str | int, ...], Meter | None, str]]:
-    """Each zone of the prices and fees of a contract, with its path, and the meter of a price."""
+    """Each zone of the prices, caps and fees of a contract, with its path, and the meter of a price."""
     made = _with_fees(row)
     for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
         for zone in price.zones:
@@ -176,6 +176,8 @@ def _zones_of(row: Row) -> Iterator[tuple[tuple[str | int, ...], Meter | None, s
             yield ("prices", number, "after"), price.meter, price.after
     for number, dearest in enumerate(made.dearest if isinstance(made, Tariff) else ()):
         yield from ((("dearest", number, "zones"), None, zone) for zone in dearest.zones)
+    for number, cap in enumerate(made.caps if isinstance(made, Tariff) else ()):
+        yield from ((("caps", number, "zones"), None, zone) for zone in cap.zones)
     for number, fee in enumerate(made.fees if made else ()):
         yield from ((("fees", number, "zones"), None, zone) for zone in fee.zones)
 

@@ -114,7 +114,7 @@ class Dearest(Contract):
     zones: tuple[Zone, ...] = ()
 
     def covers(self, meter: Meter, zone: str) -> bool:
-        return meter in self.meters and (not self.zones or zone in self.zones)
+        return selects(self.meters, self.zones, meter, zone)
 
 
 class Tariff(Contract):
@@ -304,7 +304,8 @@ class Tariff(Contract):
                 elif meter not in self.sold:
                     yield f"dearest.{number} is for {meter}, which has no price"
         for (first, one), (second, other) in combinations(enumerate(self.dearest), 2):
-            if {*one.meters} & {*other.meters} and (not one.zones or not other.zones or {*one.zones} & {*other.zones}):
+            zones = [set[str]() if ANY_ZONE in of.zones else {*of.zones} for of in (one, other)]
+            if {*one.meters} & {*other.meters} and (not all(zones) or zones[0] & zones[1]):
                 yield f"dearest.{first} and dearest.{second} are for the same facts"
 
     def _fee_faults(self) -> Iterator[str]:

@@ -151,7 +151,8 @@ def test_crossings_are_of_gates_and_all_else_of_fences() -> None:
     (said,) = checked(tariff(price(), crossing), published=there).faults
     assert "prices.1 is for crossing in zone 'depot', which is a fence; only gates have crossings and passages" in said
     surcharge = {"id": "port", "name": "Port", "percent": "5", "zones": ["", "*", "depot", "prt"]}
-    for body in (tariff(fees=[surcharge]), account(fees=[surcharge])):
+    cap = {"scope": "device", "span": "day", "amount": "5", "zones": ["*", "depot", "prt"]}
+    for body in (tariff(fees=[surcharge]), account(fees=[surcharge]), tariff(caps=[cap])):
         said = " ".join([*checked(body, published=there).faults, *checked(body, published=there).lacking])
         assert "'prt', but no usable fence or gate has this id" in said
         assert said.count(" is for usage in zone ") == 1

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cloud_jobs.billing.contracts import HoldingTime, Tariff
+from cloud_jobs.billing.contracts import Dearest, HoldingTime, Tariff
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import RatedAccount, rate
 from cloud_jobs.billing.rating.facts import Facts
+from cloud_jobs.billing.units import Meter
 from simulator.truth import TrueDays
 from tests.cloud_jobs.billing.contracts.makers import MARCH, SINCE, account, contracts, device, legal_entity
 from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, facts, passage, row, tariff, visit
@@ -53,6 +54,12 @@ def world(*prices: dict[str, Any], **more: Any) -> World:
 
 STAY = {"meter": "stay", "zone": "*", "unit": "min", "unit_amount": "0.01"}
 MINUTE = 60_000
+
+
+def test_the_dearest_of_any_zone_is_that_of_each_zone() -> None:
+    rules = [Dearest(minutes=60, meters=(Meter.PASSAGE,), zones=zones) for zones in ((), ("*",), ("a", "b"))]
+    assert all(rule.covers(Meter.PASSAGE, "a") for rule in rules)
+    assert not any(rule.covers(Meter.VISIT, "a") for rule in rules)
 
 
 def test_a_stay_is_charged_whole_when_it_ends_in_the_window_of_its_begin() -> None:
