@@ -143,6 +143,8 @@ MEASURE_OF: dict[Meter, Measure] = {
 
 FACTS: Final = frozenset({Meter.VISIT, Meter.STAY, Meter.PASSAGE, Meter.DRIVEN_DAY})
 """Meters of facts, which come from events at fences and gates; the others come from usage."""
+WITHOUT_ZONE: Final = frozenset(meter for meter, measure in MEASURE_OF.items() if measure.zones is MeterZones.NONE)
+"""Meters of the whole device; their prices have no zone."""
 
 
 def round_ratio(numerator: int, denominator: int) -> int:

@@ -51,7 +51,7 @@ from geo.reference.moments import stamp
 
 def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
     """How the amount of a usage charge arises from all uses of its pool: steps of docs/rating.md with their figures."""
-    place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
+    place = Place.of(key)
     price = next(one for one, at in uses if (one.text, one.tax, at) == (key.price, key.tax, place))
     currencies = next(
         [one.tariff.currency for one in account.spans] for account in contract.accounts if account.id == key.account
@@ -189,7 +189,7 @@ def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whol
     `contract`: of at least the charge's account. `is_whole`: `usage` has the whole pool. Raises BillingError for usage
     that cannot be rated.
     """
-    key = charge.key._replace(price=charge.key.price.removesuffix(VAT_INCLUDED))
+    key = charge.key.without_vat_included
     contract = _of_account(contract, key.account)
     of_device = _of_device(contract, TenantDevice(key.tenant, key.device))
     whose = _whose(key)
@@ -215,12 +215,12 @@ def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whol
 def explain_facts(contract: PayerContract, facts: Facts, charge: Charge) -> Explanation:
     """Explains a charge of facts from the facts of its device. `contract`: of at least the charge's account."""
     key, currency, found = (
-        charge.key._replace(price=charge.key.price.removesuffix(VAT_INCLUDED)),
+        charge.key.without_vat_included,
         contract.payer.currency,
         list[PricedFact](),
     )
     contract = _of_account(contract, key.account)
-    place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
+    place = Place.of(key)
     for _, priced in priced_facts(contract, {key.account: _book(contract)}, facts):
         found += [
             one for one in priced if (one.meter, one.place, one.text, one.tax) == (key.meter, place, key.price, key.tax)
@@ -281,7 +281,7 @@ def explain_derived(
         contract = _of_account(contract, charge.key.account)
         bill, key, currency = (
             account_bill(_rated(contract, usage, facts), contract),
-            charge.key._replace(price=charge.key.price.removesuffix(VAT_INCLUDED)),
+            charge.key.without_vat_included,
             contract.payer.currency,
         )
         amount = sum(one.amount_minor for one in bill.charges if one.key == key)

@@ -13,7 +13,7 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey, Span
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import VAT_INCLUDED, Charge, ChargeKey, ChargeKind
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.facts import Facts
 from cloud_jobs.billing.rating.pools import price_text, without_factors
 from cloud_jobs.billing.register.current_contracts import contracts_above
@@ -255,7 +255,7 @@ def _pools_of(contract: PayerContract, account: str, charged: ChargeKey | None =
             text = price_text(price, tariff.currency, named)
             if charged is None or (price.meter, text) == (
                 charged.meter,
-                without_factors(charged.price.removesuffix(VAT_INCLUDED)),
+                without_factors(charged.without_vat_included.price),
             ):
                 yield price.pool_key(named)
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from cloud_jobs.billing.contracts.attributes import Factors, Selector, selector_text
 from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Vat, Zone
-from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, MeterZones
 
 ANY_ZONE: Final = "*"
 """The price of every zone that has none of its own; "" is what is outside all zones."""
@@ -50,8 +50,12 @@ def selects(meters: Collection[Meter], zones: Collection[str], meter: Meter, zon
     """Whether the usage of a meter in a zone is among these meters and zones; () stands for all."""
     if meters and meter not in meters:
         return False
-    has_zone = MEASURE_OF[meter].zones is not MeterZones.NONE
-    return not zones or (has_zone and (zone in zones or (zone != "" and ANY_ZONE in zones)))
+    return not zones or (meter not in WITHOUT_ZONE and is_among(zone, zones))
+
+
+def is_among(zone: str, zones: Collection[str]) -> bool:
+    """Whether a zone is one of these, of which ANY_ZONE stands for every one."""
+    return zone in zones or (zone != "" and ANY_ZONE in zones)
 
 
 class Direction(StrEnum):

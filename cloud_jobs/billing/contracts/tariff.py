@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from functools import cached_property
 from itertools import combinations, islice, product
@@ -24,10 +24,11 @@ from cloud_jobs.billing.contracts.prices import (
     Price,
     PricePlace,
     Span,
+    is_among,
     selects,
 )
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of
-from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones, exponent
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
 from waybill.settings import name_advice
 
@@ -57,7 +58,7 @@ class Cap(Contract):
     @property
     def all_meters(self) -> frozenset[Meter]:
         """The meters that it is for; only those of zones if it names zones."""
-        return frozenset(meter for meter in self.meters or Meter if not self.zones or meter not in _WITHOUT_ZONES)
+        return frozenset(meter for meter in self.meters or Meter if not self.zones or meter not in WITHOUT_ZONE)
 
     @property
     def without_amount(self) -> Cap:
@@ -77,19 +78,16 @@ class Cap(Contract):
 
     def contains(self, other: Cap) -> bool:
         """Whether everything that another cap is for is also under this one."""
-        zones = not self.zones or (other.zones and all(_is_among(zone, self.zones) for zone in other.zones))
+        zones = not self.zones or (other.zones and all(is_among(zone, self.zones) for zone in other.zones))
         windows = not self.windows or (other.windows and {*other.windows} <= {*self.windows})
         return bool(other.all_meters <= self.all_meters and zones and windows)
 
     def overlaps(self, other: Cap) -> bool:
         """Whether some amount may be under both."""
         pairs = (self.zones, other.zones), (other.zones, self.zones)
-        zones = any(not these or not those or any(_is_among(zone, those) for zone in these) for these, those in pairs)
+        zones = any(not these or not those or any(is_among(zone, those) for zone in these) for these, those in pairs)
         windows = not self.windows or not other.windows or {*self.windows} & {*other.windows}
         return bool(self.all_meters & other.all_meters and zones and windows)
-
-
-_WITHOUT_ZONES: Final = frozenset(meter for meter, measure in MEASURE_OF.items() if measure.zones is MeterZones.NONE)
 
 
 def _may_be_under(cap: Cap, price: Price) -> bool:
@@ -98,10 +96,6 @@ def _may_be_under(cap: Cap, price: Price) -> bool:
         return True
     # the price of any zone is that of the zones of the cap, too
     return ANY_ZONE in price.zones and any(cap.covers(price.meter, zone, price.window) for zone in cap.zones if zone)
-
-
-def _is_among(zone: str, zones: Collection[str]) -> bool:
-    return zone in zones or (zone != "" and ANY_ZONE in zones)
 
 
 class Dearest(Contract):
@@ -251,7 +245,7 @@ class Tariff(Contract):
                     yield f"pool {named.id!r} has the unit {named.unit!r}, and {price.meter} is sold by {units}"
         yield from (f"pool {of_id!r} has no price" for of_id in pools if of_id not in first)
 
-    @property
+    @cached_property
     def pool_of(self) -> dict[str, NamedPool]:
         """The pools by id."""
         return {pool.id: pool for pool in self.pools}

@@ -20,8 +20,8 @@ from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.contracts.windows import MINUTES_OF_A_DAY, Calendar
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating.charges import WITHOUT_ZONE, Cell, MeteredKey, MeteredRows
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.rating.charges import Cell, MeteredKey, MeteredRows
+from cloud_jobs.billing.units import WITHOUT_ZONE, Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import QUANTITIES, QUARTERS, WHOLE_DEVICE
 

@@ -12,13 +12,10 @@ from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory, tax_text
 from cloud_jobs.billing.contracts.attributes import Attributes
-from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, round_ratio
+from cloud_jobs.billing.units import WITHOUT_ZONE, Meter, round_ratio
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 
 # Usage as the input of rating.
-
-WITHOUT_ZONE: Final = frozenset(meter for meter in Meter if MEASURE_OF[meter].zones is MeterZones.NONE)
-"""Meters of WHOLE_DEVICE rows; their prices have no zone."""
 
 
 class Cell(NamedTuple):
@@ -117,6 +114,11 @@ class ChargeKey(NamedTuple):
     @property
     def window_id(self) -> str:
         return window_id(self.window)
+
+    @property
+    def without_vat_included(self) -> ChargeKey:
+        """The key that rating gives it, before the amount is without tax."""
+        return self._replace(price=self.price.removesuffix(VAT_INCLUDED))
 
     @property
     def order(self) -> tuple[str, str, str, str, int, int, str, str, str, str]:

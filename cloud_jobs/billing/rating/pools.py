@@ -37,8 +37,8 @@ from cloud_jobs.billing.contracts import (
 )
 from cloud_jobs.billing.contracts.attributes import Attributes, attributes_text, factor_of, matches, selector_text
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
-from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, exponent, round_ratio
+from cloud_jobs.billing.rating.charges import ChargeKey
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, exponent, round_ratio
 
 # Division of a rounded total by largest remainders.
 
@@ -254,6 +254,10 @@ class Place(NamedTuple):
     device: str
     zone: str
     window: str
+
+    @classmethod
+    def of(cls, key: ChargeKey) -> Place:
+        return cls(key.account, key.region, key.tenant, key.device, key.zone, key.window)
 
 
 def span_begin(span: Span, day: date | None) -> date:

@@ -165,11 +165,6 @@ class AccountRating:
                 if self._capping(place, fact.day, fact.version) is not None:
                     self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
 
-    def facts_of(self, key: ChargeKey) -> list[PricedFact]:
-        """The facts of a usage charge, in order of time."""
-        place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
-        return [] if key.meter is None else self._facts.get((key.meter, place, key.price, key.tax), [])
-
     def _with_begin(self, price: RatedPrice) -> RatedPrice:
         """The price with the moment from which it is in force, which other accounts and periods can be compared by."""
         found = self._dated.get(price)
@@ -179,7 +174,7 @@ class AccountRating:
 
     def pools_of(self, key: ChargeKey) -> list[Uses]:
         """The pools of a usage charge: one, or two if another price with the same text took over."""
-        place = Place(key.account, key.region, key.tenant, key.device, key.zone, key.window)
+        place = Place.of(key)
         return [
             uses
             for of_pool, uses in self._pools.items()

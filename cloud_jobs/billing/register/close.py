@@ -547,7 +547,7 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)
-        certificates = [its.certificates[device] for device in one.devices]
+        certificates = [its.certificates[device] for device in one.devices] if reader.certifies else []
         yield RatedPayer(one, rated, certificates, totals, unseen_visits(one, facts))
 
 

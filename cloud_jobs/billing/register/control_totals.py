@@ -20,9 +20,8 @@ from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.rating import Cell, ChargeKind, RatedAccount
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, of_hours, quarters_of
-from cloud_jobs.billing.rating.charges import WITHOUT_ZONE
 from cloud_jobs.billing.rating.facts import Facts
-from cloud_jobs.billing.units import FACTS, Meter
+from cloud_jobs.billing.units import FACTS, WITHOUT_ZONE, Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows

@@ -107,7 +107,7 @@ def effect_of(lake: Lake, stated: Sequence[Row], days: Days, now: datetime) -> E
     before, after = Contracts(published), Contracts(with_stated(*_in_days(published, rows, days), now))
     changed = {(row["kind"], row["id"]) for row in rows}
     payers = sorted({*before.payers_of(changed), *after.payers_of(changed)})
-    reader = UsageReader(lake, state, against_records=False)
+    reader = UsageReader(lake, state, against_records=False, certifies=False)
     names = payers[:MAX_PAYERS]
     was, now_rated = (_rated(reader, one, names, days) for one in (before, after))
     found = [_effect(name, was[name], now_rated[name]) for name in names]

@@ -81,15 +81,14 @@ def read_facts(
         for one in payers:
             for device in asked.intersection(one.devices):
                 payers_of[device].append(one.id)
-        driven = driven_quarters(of_devices(usage, payers_of))
-        everywhere = [
-            device
+        selling = [
+            one
             for one in payers
             if any(Meter.DRIVEN_DAY in span.tariff.sold for terms in one.accounts for span in terms.spans)
-            for device in one.devices
-            if device in driven
         ]
-        events = _events(lake, snapshot, payers_of, (start, end), everywhere)
+        driving = asked.intersection(device for one in selling for device in one.devices)
+        driven = driven_quarters(of_devices(usage, driving)) if driving else {}
+        events = _events(lake, snapshot, payers_of, (start, end), [*driven])
         made = facts_of(events, micros(start), micros(end))
         for kind in ("visits", "open", "passages"):
             for fact in getattr(made, kind):
