@@ -266,6 +266,7 @@ def test_the_endpoint_on_loopback_serves_metrics_health_and_status(roaming, vehi
     for _ in range(10):
         vehicle.position()
     assert regions["eu"].wait_for(lambda it: len(it.records) == 10)
+    assert wait_until(lambda: roaming.status()["depth_records"] == 0), "until then the uplink is unknown"
     port = int(roaming.config.read_text().rpartition("[status]\nport = ")[2].split()[0])
 
     def get(path: str) -> bytes:
