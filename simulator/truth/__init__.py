@@ -3,8 +3,9 @@
 Nothing here comes from the packages that it judges. It is slow on purpose: exact fractions, plain loops, one page each.
 """
 
-from simulator.truth.charging import TrueKey, TrueOwed, TrueTax, owed_by
+from simulator.truth.charging import TrueKey
 from simulator.truth.contracts import TrueContracts, TrueDays, TrueQuarter, month_of, quarters_of
+from simulator.truth.facts import TrueFacts, TruePassage, TrueVisit
 from simulator.truth.journal import (
     Made,
     TruePosition,
@@ -17,6 +18,7 @@ from simulator.truth.journal import (
     position_of,
 )
 from simulator.truth.metering import KnownRecord, TrueUnknown, TrueUsage, quarters_used
+from simulator.truth.owed import TrueOwed, TrueTax, owed_by
 from simulator.truth.shapes import TrueFences, TruthError
 from simulator.truth.truth import PostedCharge, TrueDocument, TrueLedger, Truth
 
@@ -27,15 +29,18 @@ __all__ = [
     "TrueContracts",
     "TrueDays",
     "TrueDocument",
+    "TrueFacts",
     "TrueFences",
     "TrueKey",
     "TrueLedger",
     "TrueOwed",
+    "TruePassage",
     "TruePosition",
     "TrueQuarter",
     "TrueTax",
     "TrueUnknown",
     "TrueUsage",
+    "TrueVisit",
     "Truth",
     "TruthError",
     "content_bytes",

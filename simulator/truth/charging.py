@@ -1,6 +1,7 @@
-"""What a payer owes for a period, in exact fractions until each amount is rounded once."""
+"""Usage, its prices and its caps, in exact fractions until each amount is rounded once."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -27,7 +28,7 @@ from simulator.truth.shapes import TruthError
 
 
 class Used(NamedTuple):
-    """A quantity with its price, used from `moment` on."""
+    """A quantity with its price, used from `moment` on. `minor`: the amount of a fact, in the payer's currency."""
 
     moment: datetime
     account: str
@@ -39,6 +40,8 @@ class Used(NamedTuple):
     quantity: int
     price: AgreedPrice
     tariff: AgreedTariff
+    free: int = 0
+    minor: int | None = None
 
 
 def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage: list[TrueQuarter]) -> list[Used]:
@@ -50,7 +53,7 @@ def used_by(contracts: TrueContracts, accounts: list[str], days: TrueDays, usage
     active: set[tuple[str, str, str, date]] = set()
     for moment, local in quarters_of(days):
         for row in rows.get(moment, ()):
-            holder = _holder(contracts, accounts, row, moment)
+            holder = holder_of(contracts, accounts, (row.tenant, row.device), moment)
             if holder is None:
                 continue
             account, region = holder
@@ -76,14 +79,13 @@ def window_at(tariff: AgreedTariff, local: datetime) -> str:
     """The window of a tariff at a local time; "" if there is none."""
     clock, today, yesterday = local.time(), local.weekday(), (local.weekday() - 1) % 7
     for window in tariff.windows:
-        if window.begin < window.end:
-            within = today in window.days and window.begin <= clock < window.end
-        else:
-            within = (today in window.days and clock >= window.begin) or (
-                yesterday in window.days and clock < window.end
-            )
-        if within:
-            return window.id
+        for begin, end in window.hours:
+            if begin < end:
+                within = today in window.days and begin <= clock < end
+            else:
+                within = (today in window.days and clock >= begin) or (yesterday in window.days and clock < end)
+            if within:
+                return window.id
     return ""
 
 
@@ -92,33 +94,38 @@ def price_of(tariff: AgreedTariff, meter: str, zone: str, window: str) -> Agreed
 
     The price of any zone does not apply outside all zones. Raises TruthError if a meter is sold, but not here.
     """
-    of_meter = {(price.zone, price.window): price for price in tariff.prices if price.meter == meter}
+    of_meter = [price for price in tariff.prices if price.meter == meter]
+    price = matching(of_meter, zone, window)
+    if of_meter and price is None:
+        raise TruthError(f"tariff {tariff.id} sells {meter}, and has no price for zone {zone!r}")
+    return price
+
+
+def matching(prices: list[AgreedPrice], zone: str, window: str) -> AgreedPrice | None:
+    """The most specific price, the last of several for the same place."""
+    by_place = {(price.zone, price.window): price for price in prices}
     places = [(zone, window), (zone, "")]
     if zone:
         places += [(ANY_ZONE, window), (ANY_ZONE, "")]
-    for place in places:
-        if place in of_meter:
-            return of_meter[place]
-    if of_meter:
-        raise TruthError(f"tariff {tariff.id} sells {meter}, and has no price for zone {zone!r}")
-    return None
+    return next((by_place[place] for place in places if place in by_place), None)
 
 
-def _holder(
-    contracts: TrueContracts, accounts: list[str], row: TrueQuarter, moment: datetime
+def holder_of(
+    contracts: TrueContracts, accounts: list[str], device: tuple[str, str], moment: datetime
 ) -> tuple[AgreedAccount, str] | None:
     """The account that has a device at a moment, and the device's region. Raises TruthError for two."""
     found = []
     for name in accounts:
         account = contracts.account(name, moment)
         if account is not None:
-            for one in account.devices:
-                named = (one.tenant, one.device) == (row.tenant, row.device)
-                if named and one.begin <= moment and (one.end is None or moment < one.end):
-                    found.append((account, one.region))
+            found += [
+                (account, one.region)
+                for one in account.devices
+                if (one.tenant, one.device) == device and one.begin <= moment and (one.end is None or moment < one.end)
+            ]
     if len(found) > 1:
         names = " and ".join(account.id for account, _ in found)
-        raise TruthError(f"{row.device} of {row.tenant} is in {names} at {moment.isoformat()}")
+        raise TruthError(f"{device[1]} of {device[0]} is in {names} at {moment.isoformat()}")
     return found[0] if found else None
 
 
@@ -159,12 +166,18 @@ def price_text(price: AgreedPrice, currency: str) -> str:
         end = "" if tier.up_to is None else f" to {number_text(tier.up_to)}"
         tiers.append(number_text(tier.unit_amount, digits) + end)
     words = f"{price.tier_mode} {', '.join(tiers)} {currency}/{price.unit}".strip()
+    if price.step:
+        words += f", in started steps of {number_text(price.step)}"
     if price.allowance:
         words += f", the first {number_text(price.allowance)} {price.unit} free"
     if price.pool == "account":
         words += ", pooled by account"
     if price.pool_id:
         words += f", pool {price.pool_id}"
+    if price.span != "cycle":
+        words += f", for each {price.span}"
+    if price.meter == "stay":
+        words += ", for each visit"
     return words
 
 
@@ -181,8 +194,11 @@ def cap_text(cap: AgreedCap, currency: str) -> str:
 
 def minimum_text(amount: Fraction, currency: str, days: int, of_days: int) -> str:
     """A minimum fee in words. `days`: the days of the period that it is paid for."""
-    words = f"at least {number_text(amount, exponent(currency))} {currency} a period"
-    return words if days == of_days else f"{words}, {days} of {of_days} days"
+    return f"at least {number_text(amount, exponent(currency))} {currency} a period{days_text(days, of_days)}"
+
+
+def days_text(days: int, of_days: int) -> str:
+    return "" if days == of_days else f", {days} of {of_days} days"
 
 
 def number_text(number: Fraction, digits: int = 0) -> str:
@@ -196,6 +212,7 @@ def number_text(number: Fraction, digits: int = 0) -> str:
 BASE_IN_UNIT = {
     "km": 1_000_000,
     "m": 1_000,
+    "mi": 1_609_344,
     "h": 3_600_000,
     "min": 60_000,
     "each": 1,
@@ -230,81 +247,18 @@ class TrueCharge(NamedTuple):
     amount_minor: int
 
 
-class TrueTax(NamedTuple):
-    """The tax on all charges of a category and rate (per cent)."""
-
-    category: str
-    rate: Fraction
-    exemption_reason: str
-    taxable_minor: int
-    tax_minor: int
-
-
-class TrueOwed(NamedTuple):
-    """What a payer owes for a period, in minor units of its currency."""
-
-    payer: str
-    legal_entity: str
-    currency: str
-    charges: tuple[TrueCharge, ...]
-    taxes: tuple[TrueTax, ...]
-
-    @property
-    def net_minor(self) -> int:
-        return sum(charge.amount_minor for charge in self.charges)
-
-    @property
-    def gross_minor(self) -> int:
-        return self.net_minor + sum(tax.tax_minor for tax in self.taxes)
-
-
 Worth = Callable[[str], Fraction]
 """Minor units of the payer's currency for one unit of a tariff's."""
 
 
-def owed_by(contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]) -> TrueOwed:
-    """Raises TruthError if it cannot be computed, for instance for a zone without a price."""
-    last_moment = max(moment for moment, _ in quarters_of(days))
-    there = contracts.days_of(payer, days)
-    root = there and there[0]
-    if root is None or root.payer is None:
-        raise TruthError(f"{payer} does not pay at {last_moment.isoformat()}")
-    if root.payer.time_zone != days.time_zone:
-        raise TruthError(f"{payer} is billed in {root.payer.time_zone}, not in {days.time_zone}")
-    currency = root.payer.currency
-
-    def worth(tariff_currency: str) -> Fraction:
-        return contracts.rate(tariff_currency, currency, last_moment) * Fraction(10 ** exponent(currency))
-
-    family = contracts.family(payer, days)
-    used = used_by(contracts, family, days, list(usage))
-    charges = _usage_charges(used, worth)
-    charges += _daily_caps(used, charges, _caps_on(contracts, family, days), worth)
-    for name in family:
-        of = contracts.days_of(name, days)
-        assert of is not None
-        account, last, on_days = of
-        tariff = contracts.tariff(account.tariff, last)
-        own = [charge for charge in charges if charge.about.account == name]
-        capped = _at_the_end(tariff, used, own, worth)
-        charges += capped
-        if tariff.minimum_amount is not None and (tariff.minimum_without_devices or _has_device(contracts, name, days)):
-            every = len({local.date() for _, local in quarters_of(days)})
-            paid_days = every if tariff.proration == "whole" else len(on_days)
-            charges += _minimum(name, tariff, (paid_days, every), [*own, *capped], worth)
-    net = sum(charge.amount_minor for charge in charges)
-    vat = root.payer
-    tax = TrueTax(vat.vat_category, vat.vat_rate, vat.exemption_reason, net, half_up(net * vat.vat_rate / 100))
-    return TrueOwed(payer, vat.legal_entity, currency, tuple(sorted(charges)), (tax,))
-
-
-def _usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
+def usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
     """One charge for each account, device, zone, window and price. Each pool is rounded once and then divided."""
     pools: dict[tuple[object, ...], list[Used]] = {}
     for one in used:
         price = one.price
         device = (one.tenant, one.device) if price.pool == "device" else ("", "")
-        pools.setdefault((one.account, *device, price.meter, *_purpose(price)), []).append(one)
+        time = one.day if price.span == "day" else None
+        pools.setdefault((one.account, *device, time, price.meter, *_purpose(price)), []).append(one)
     charges: dict[TrueKey, list[int]] = {}
     for pool in pools.values():
         for about, numbers in _pool_charges(pool, worth).items():
@@ -349,7 +303,8 @@ def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, in
         for (place, price, currency), used in alike.items():
             about = place._replace(price=price_text(price, currency))
             unit = Fraction(BASE_IN_UNIT[price.unit])
-            cost = between(price, paid / unit, reached / unit, everything / unit) * worth(currency)
+            first, last, most = (started(price, units / unit) for units in (paid, reached, everything))
+            cost = between(price, first, last, most) * worth(currency)
             quantities[about] = quantities.get(about, 0) + used
             frees[about] = frees.get(about, Fraction(0)) + free * used / quantity
             costs[about] = costs.get(about, Fraction(0)) + cost * used / quantity
@@ -360,6 +315,11 @@ def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, in
     free_parts = shared(int(sum(exact[1], Fraction(0))), exact[1])
     rows = zip(abouts, free_parts, amounts, strict=True)
     return {about: (quantities[about], free, amount) for about, free, amount in rows}
+
+
+def started(price: AgreedPrice, units: Fraction) -> Fraction:
+    """So many units in whole steps, if the price has steps."""
+    return price.step * math.ceil(units / price.step) if price.step else units
 
 
 def between(price: AgreedPrice, first: Fraction, last: Fraction, everything: Fraction) -> Fraction:
@@ -386,7 +346,7 @@ def tiered(price: AgreedPrice, units: Fraction) -> Fraction:
     return cost
 
 
-def _daily_caps(used: list[Used], charges: list[TrueCharge], caps_on: "CapsOn", worth: Worth) -> list[TrueCharge]:
+def daily_caps(used: list[Used], charges: list[TrueCharge], caps_on: "CapsOn", worth: Worth) -> list[TrueCharge]:
     """What is above daily caps, summed over the period and rounded once for each device or account.
 
     If the cap was in force on all days, the rest is at most the sum of the days' caps, also after rounding.
@@ -421,7 +381,7 @@ CapsOn = dict[tuple[str, date], AgreedTariff]
 """For each account and local day a tariff version with the caps that are in force for most of the day."""
 
 
-def _caps_on(contracts: TrueContracts, accounts: list[str], days: TrueDays) -> CapsOn:
+def caps_on_days(contracts: TrueContracts, accounts: list[str], days: TrueDays) -> CapsOn:
     """Of caps that are in force for equally long, the later ones. Versions with the same caps count as one."""
     quarters: dict[tuple[str, date], dict[object, int]] = {}
     found: CapsOn = {}
@@ -444,20 +404,21 @@ def _days_under_caps(used: list[Used], caps_on: CapsOn, worth: Worth) -> dict[Tr
     """The days under each cap. A cap is the same if only its amount changes; the key has its meters instead of a
     price.
     """
-    regions = _first_regions(used)
+    regions = first_regions(used)
     found: dict[TrueKey, dict[date, _CappedDay]] = {}
     for one in used:
         tariff = caps_on[one.account, one.day]
         for cap in _caps_of(tariff, "day"):
             if not cap.meters or one.price.meter in cap.meters:
-                if len(one.price.tiers) > 1 or one.price.allowance:
-                    raise TruthError(f"tariff {one.tariff.id}: a daily cap on a price with tiers or an allowance")
+                if one.minor is None and (len(one.price.tiers) > 1 or one.price.allowance or one.price.step):
+                    raise TruthError(f"tariff {one.tariff.id}: a daily cap on tiers, steps or an allowance")
                 region = regions[one.account, one.tenant, one.device]
                 about = _capped(cap, TrueKey(one.account, region, one.tenant, one.device), tariff.currency)
                 days = found.setdefault(about._replace(price=", ".join(sorted(cap.meters))), {})
                 amount = one.price.tiers[0].unit_amount * one.quantity / BASE_IN_UNIT[one.price.unit]
+                amount *= worth(one.tariff.currency)
                 day = days.setdefault(one.day, _CappedDay(about.price, cap.amount * worth(tariff.currency)))
-                day.charged += amount * worth(one.tariff.currency)
+                day.charged += amount if one.minor is None else one.minor
     return found
 
 
@@ -495,7 +456,7 @@ def _capped(cap: AgreedCap, charge: TrueKey, currency: str) -> TrueKey:
     return TrueKey(charge.account, charge.region, charge.tenant, charge.device, kind, meter, price=text)
 
 
-def _first_regions(used: list[Used]) -> dict[tuple[str, str, str], str]:
+def first_regions(used: list[Used]) -> dict[tuple[str, str, str], str]:
     """The region of each account's device; the first by name if it was in two."""
     regions: dict[tuple[str, str, str], str] = {}
     for one in used:
@@ -509,9 +470,9 @@ def _is_under(cap: AgreedCap, about: TrueKey, charge: TrueKey) -> bool:
     return whose and charge.account == about.account and (not cap.meters or charge.meter in cap.meters)
 
 
-def _at_the_end(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
+def period_caps(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], worth: Worth) -> list[TrueCharge]:
     """The caps of the period, by the tariff in force at its end, on rounded amounts."""
-    regions = _first_regions(used)
+    regions = first_regions(used)
     added: list[TrueCharge] = []
     for cap in _caps_of(tariff, "cycle"):
         most = half_up(cap.amount * worth(tariff.currency))
@@ -524,24 +485,3 @@ def _at_the_end(tariff: AgreedTariff, used: list[Used], own: list[TrueCharge], w
                 sums[about] = sums.get(about, 0) + charge.amount_minor
         added += [TrueCharge(about, 0, 0, most - amount) for about, amount in sums.items() if amount > most]
     return added
-
-
-def _has_device(contracts: TrueContracts, name: str, days: TrueDays) -> bool:
-    """Whether an account has a device at any time of a period."""
-    for moment, _ in quarters_of(days):
-        account = contracts.account(name, moment)
-        for one in account.devices if account is not None else ():
-            if one.begin <= moment and (one.end is None or moment < one.end):
-                return True
-    return False
-
-
-def _minimum(
-    account: str, tariff: AgreedTariff, days: tuple[int, int], own: list[TrueCharge], worth: Worth
-) -> list[TrueCharge]:
-    """The difference to the minimum fee in force at the end. `days`: paid days, and all days of the period."""
-    assert tariff.minimum_amount is not None
-    least = tariff.minimum_amount * worth(tariff.currency) * Fraction(*days)
-    lacking = half_up(least) - sum(charge.amount_minor for charge in own)
-    text = minimum_text(tariff.minimum_amount, tariff.currency, *days)
-    return [TrueCharge(TrueKey(account, kind="minimum fee", price=text), 0, 0, lacking)] if lacking > 0 else []

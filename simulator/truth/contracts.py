@@ -124,15 +124,20 @@ class AgreedPrice(NamedTuple):
     allowance: Fraction
     pool: str
     pool_id: str
+    step: Fraction = Fraction(0)
+    most: Fraction | None = None
+    direction: str = ""
+    after: str = ""
+    within: Fraction = Fraction(0)
+    span: str = "cycle"
 
 
 class AgreedWindow(NamedTuple):
-    """Local times from `begin` to `end`. `days`: the weekdays on which it begins; Monday is 0."""
+    """Local times, each from a begin to an end. `days`: the weekdays on which they begin; Monday is 0."""
 
     id: str
     days: tuple[int, ...]
-    begin: time
-    end: time
+    hours: tuple[tuple[time, time], ...]
 
 
 class AgreedCap(NamedTuple):
@@ -142,6 +147,34 @@ class AgreedCap(NamedTuple):
     span: str
     amount: Fraction
     meters: tuple[str, ...]
+
+
+class AgreedFee(NamedTuple):
+    """An amount, or per cent of the usage of some meters and zones (empty: all), for the days from `begin` to `end`.
+
+    `in_currency`: that of the tariff; "" is the payer's.
+    """
+
+    id: str
+    name: str
+    amount: Fraction | None
+    percent: Fraction | None
+    scope: str
+    every: str
+    proration: str
+    begin: date
+    end: date
+    meters: tuple[str, ...]
+    zones: tuple[str, ...]
+    in_currency: str
+
+
+class AgreedDearest(NamedTuple):
+    """Of the facts of some meters and zones (empty: all) within `minutes` of the first, the dearest is paid."""
+
+    minutes: Fraction
+    meters: tuple[str, ...]
+    zones: tuple[str, ...]
 
 
 class AgreedTariff(NamedTuple):
@@ -154,6 +187,8 @@ class AgreedTariff(NamedTuple):
     minimum_amount: Fraction | None
     proration: str
     minimum_without_devices: bool
+    fees: tuple[AgreedFee, ...]
+    dearest: tuple[AgreedDearest, ...]
 
 
 class AgreedDevice(NamedTuple):
@@ -187,6 +222,7 @@ class AgreedAccount(NamedTuple):
     payer: AgreedPayer | None
     tariff: str
     devices: tuple[AgreedDevice, ...]
+    fees: tuple[AgreedFee, ...]
 
 
 class AgreedRate(NamedTuple):
@@ -301,14 +337,17 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
     windows = tuple(
         AgreedWindow(
             one["id"],
-            tuple(WEEKDAYS.index(day) for day in one["days"]),
-            _time(one["begin"]),
-            _time(one["end"]),
+            tuple(WEEKDAYS.index(day) for day in one.get("days", WEEKDAYS)),
+            tuple((_time(begin), _time(end)) for begin, end in map(_hours, one["hours"]))
+            if one.get("hours")
+            else ((_time(one["begin"]), _time(one["end"])),),
         )
         for one in body.get("windows", ())
     )
     if any(one.get("zones") or one.get("windows") for one in body.get("caps", ())):
         raise TruthError("the truth knows caps of all zones and windows")
+    if body.get("includes_tax") or body.get("minimum_span", "cycle") == "year":
+        raise TruthError("the truth knows amounts without tax, and minimums of a period")
     caps = tuple(
         AgreedCap(one["scope"], one["span"], _number(one["amount"]), tuple(one.get("meters", ())))
         for one in body.get("caps", ())
@@ -324,13 +363,46 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
         None if least is None else _number(least),
         body.get("proration", "by_day"),
         body.get("minimum_without_devices", False),
+        tuple(_fee(one, body["currency"]) for one in body.get("fees", ())),
+        tuple(
+            AgreedDearest(_number(one["minutes"]), tuple(one.get("meters", ())), tuple(one.get("zones", ())))
+            for one in body.get("dearest", ())
+        ),
+    )
+
+
+def _hours(text: str) -> list[str]:
+    return text.split("-")
+
+
+def _fee(body: dict[str, Any], currency: str) -> AgreedFee:
+    amount, percent = body.get("amount"), body.get("percent")
+    if body.get("devices") or body.get("vat"):
+        raise TruthError("the truth knows fees of all devices, with the payer's tax")
+    return AgreedFee(
+        body["id"],
+        body["name"],
+        None if amount is None else _number(amount),
+        None if percent is None else _number(percent),
+        body.get("scope", "account"),
+        body.get("every", "period"),
+        body.get("proration", "by_day"),
+        _day(body.get("begin"), date.min),
+        _day(body.get("end"), date.max),
+        tuple(body.get("meters", ())),
+        tuple(body.get("zones", ())),
+        currency,
     )
 
 
 def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice:
     named = next((one for one in pools if one["id"] == body.get("pool")), {})
-    if (named or body).get("span", "cycle") != "cycle" or named.get("unit", body["unit"]) != body["unit"]:
-        raise TruthError("the truth knows pools of a period, in the unit of their prices")
+    span = (named or body).get("span", "cycle")
+    scope = named.get("scope", "device") if named else body.get("pool", "device")
+    if span in {"week", "year"} or scope == "tree" or named.get("unit", body["unit"]) != body["unit"]:
+        raise TruthError("the truth knows pools of a day or period, in the unit of their prices")
+    if {"devices", "times", "amounts", "vat"} & set(body):
+        raise TruthError("the truth knows prices of all devices, with one amount or tiers, and the payer's tax")
     tiers = tuple(
         AgreedTier(None if tier.get("up_to") is None else _number(tier["up_to"]), _number(tier["unit_amount"]))
         for tier in body.get("tiers", ())
@@ -343,8 +415,14 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
         tiers or (AgreedTier(None, _number(body["unit_amount"])),),
         body.get("tier_mode", "graduated") if tiers else "",
         _number((named or body).get("allowance", 0)),
-        named.get("scope", "device") if named else body.get("pool", "device"),
+        scope,
         named.get("id", ""),
+        _number(body.get("step", 0)),
+        None if body.get("most") is None else _number(body["most"]),
+        body.get("direction", ""),
+        body.get("after", ""),
+        _number(body.get("within", 0)),
+        span,
     )
 
 
@@ -376,6 +454,7 @@ def _account(body: dict[str, Any]) -> AgreedAccount:
         agreed,
         body["tariff"],
         devices,
+        tuple(_fee(one, "") for one in body.get("fees", ())),
     )
 
 
@@ -395,3 +474,7 @@ def _moment(given: datetime | str) -> datetime:
 
 def _time(given: time | str) -> time:
     return given if isinstance(given, time) else time.fromisoformat(given)
+
+
+def _day(given: date | str | None, otherwise: date) -> date:
+    return date.fromisoformat(given) if isinstance(given, str) else given or otherwise

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from simulator.truth.charging import TrueKey, TrueOwed, TrueTax, owed_by
+from simulator.truth.charging import TrueKey
 from simulator.truth.contracts import QUARTER, TrueContracts, TrueDays, TrueQuarter, month_of
 from simulator.truth.journal import Entry, Made, TruePosition, read_journal
 from simulator.truth.metering import (
@@ -20,6 +20,7 @@ from simulator.truth.metering import (
     usage_of,
     whole_usage_of,
 )
+from simulator.truth.owed import TrueOwed, TrueTax, owed_by
 from simulator.truth.shapes import TrueGate, TruthError, Zones, read_gates, read_zones
 from simulator.truth.track import TrueRule
 

@@ -15,8 +15,10 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, contracts_of_toml
 from cloud_jobs.billing.rating import PeriodUsage, RatedAccount, cells_of_usage, difference, rate
 from cloud_jobs.billing.units import amount_text
+from simulator.truth import TrueContracts, TruthError, month_of, owed_by
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, rows
-from tests.cloud_jobs.billing.rating.worlds import Row, facts, passage, row, table, visit
+from tests.cloud_jobs.billing.rating.test_against_the_truth import true_facts
+from tests.cloud_jobs.billing.rating.worlds import Row, facts, passage, row, table, true_quarters, visit
 
 FILES = sorted((Path(__file__).resolve().parents[3] / "docs" / "tariffs").glob("*.toml"))
 USED = re.compile(r"# (\d{4}-\d\d-\d\d \d\d:\d\d) (\S+): (.+)")
@@ -114,6 +116,28 @@ def test_a_published_tariff_gives_its_amount_to_the_cent(file: Path) -> None:
         if to_pay:
             assert amount_text(found.payable_minor, currency) == to_pay
     assert periods
+
+
+def kind_of(body: dict[str, Any]) -> str:
+    keys = {"prices": "tariff", "into": "exchange_rate", "tariff": "account", "number_prefix": "legal_entity"}
+    return next((kind for key, kind in keys.items() if key in body), "calendar")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_truth_gives_the_same_amount(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    bodies = [*bodies_of(text, sorted({name for _, name, _ in USED.findall(text)}))]
+    pays = next(body for body in bodies if "payer" in body)
+    time_zone = pays["payer"]["time_zone"]
+    try:
+        contracts = TrueContracts([{kind_of(body): [body]} for body in bodies])
+    except TruthError as error:
+        pytest.skip(str(error))
+    for month, net, currency, *_ in OWED.findall(text):
+        days = month_of(time_zone, *map(int, month.split("-")))
+        usage = true_quarters(usage_of(text, time_zone, as_invoiced=False))
+        found = owed_by(contracts, pays["id"], days, usage, true_facts([*events_of(text, time_zone)]))
+        assert (amount_text(found.net_minor, found.currency), found.currency) == (net, currency)
 
 
 def test_all_of_them_are_there() -> None:

@@ -1,0 +1,263 @@
+"""What a payer owes for a period: its usage, fees, credits, minimum and tax."""
+
+from collections.abc import Iterable
+from datetime import date
+from fractions import Fraction
+from typing import NamedTuple
+
+from simulator.truth.charging import (
+    TrueCharge,
+    TrueKey,
+    Worth,
+    caps_on_days,
+    daily_caps,
+    days_text,
+    minimum_text,
+    number_text,
+    period_caps,
+    usage_charges,
+    used_by,
+)
+from simulator.truth.contracts import (
+    AgreedFee,
+    AgreedTariff,
+    TrueContracts,
+    TrueDays,
+    TrueQuarter,
+    exponent,
+    half_up,
+    quarters_of,
+)
+from simulator.truth.facts import NO_FACTS, Agreed, TrueFacts, fact_charges, facts_used
+from simulator.truth.shapes import TruthError
+
+
+class TrueTax(NamedTuple):
+    """The tax on all charges of a category and rate (per cent)."""
+
+    category: str
+    rate: Fraction
+    exemption_reason: str
+    taxable_minor: int
+    tax_minor: int
+
+
+class TrueOwed(NamedTuple):
+    """What a payer owes for a period, in minor units of its currency."""
+
+    payer: str
+    legal_entity: str
+    currency: str
+    charges: tuple[TrueCharge, ...]
+    taxes: tuple[TrueTax, ...]
+
+    @property
+    def net_minor(self) -> int:
+        return sum(charge.amount_minor for charge in self.charges)
+
+    @property
+    def gross_minor(self) -> int:
+        return self.net_minor + sum(tax.tax_minor for tax in self.taxes)
+
+
+def owed_by(
+    contracts: TrueContracts,
+    payer: str,
+    days: TrueDays,
+    usage: Iterable[TrueQuarter],
+    facts: TrueFacts = NO_FACTS,
+) -> TrueOwed:
+    """Raises TruthError if it cannot be computed, for instance for a zone without a price."""
+    last_moment = max(moment for moment, _ in quarters_of(days))
+    there = contracts.days_of(payer, days)
+    root = there and there[0]
+    if root is None or root.payer is None:
+        raise TruthError(f"{payer} does not pay at {last_moment.isoformat()}")
+    if root.payer.time_zone != days.time_zone:
+        raise TruthError(f"{payer} is billed in {root.payer.time_zone}, not in {days.time_zone}")
+    currency = root.payer.currency
+
+    def worth(tariff_currency: str) -> Fraction:
+        return contracts.rate(tariff_currency, currency, last_moment) * Fraction(10 ** exponent(currency))
+
+    family = contracts.family(payer, days)
+    quarters = list(usage)
+    used = used_by(contracts, family, days, quarters)
+    of_facts = facts_used(Agreed(contracts, family, days, worth), quarters, facts)
+    charges = [*usage_charges(used, worth), *fact_charges(of_facts)]
+    used += of_facts
+    charges += daily_caps(used, charges, caps_on_days(contracts, family, days), worth)
+    for name in family:
+        of = contracts.days_of(name, days)
+        assert of is not None
+        account, last, on_days = of
+        tariff = contracts.tariff(account.tariff, last)
+        own = [charge for charge in charges if charge.about.account == name]
+        capped = period_caps(tariff, used, own, worth)
+        charges += capped
+        fees = _fees(contracts, (name, currency), days, [*own, *capped], worth)
+        charges += fees
+        if tariff.minimum_amount is not None and (tariff.minimum_without_devices or _has_device(contracts, name, days)):
+            every = len({local.date() for _, local in quarters_of(days)})
+            paid_days = every if tariff.proration == "whole" else len(on_days)
+            charges += _minimum(name, tariff, (paid_days, every), [*own, *capped, *fees], worth)
+    net = sum(charge.amount_minor for charge in charges)
+    vat = root.payer
+    tax = TrueTax(vat.vat_category, vat.vat_rate, vat.exemption_reason, net, half_up(net * vat.vat_rate / 100))
+    return TrueOwed(payer, vat.legal_entity, currency, tuple(sorted(charges)), (tax,))
+
+
+def _has_device(contracts: TrueContracts, name: str, days: TrueDays) -> bool:
+    """Whether an account has a device at any time of a period."""
+    for moment, _ in quarters_of(days):
+        account = contracts.account(name, moment)
+        for one in account.devices if account is not None else ():
+            if one.begin <= moment and (one.end is None or moment < one.end):
+                return True
+    return False
+
+
+def _minimum(
+    account: str, tariff: AgreedTariff, days: tuple[int, int], own: list[TrueCharge], worth: Worth
+) -> list[TrueCharge]:
+    """The difference to the minimum fee in force at the end. `days`: paid days, and all days of the period."""
+    assert tariff.minimum_amount is not None
+    least = tariff.minimum_amount * worth(tariff.currency) * Fraction(*days)
+    lacking = half_up(least) - sum(charge.amount_minor for charge in own)
+    text = minimum_text(tariff.minimum_amount, tariff.currency, *days)
+    return [TrueCharge(TrueKey(account, kind="minimum fee", price=text), 0, 0, lacking)] if lacking > 0 else []
+
+
+# Fees and credits, in the order in which the page about rating lists them.
+
+Owner = tuple[str, str, str]
+"""Region, tenant and device that a fee is for; all are "" for a fee of the account."""
+
+
+class _Fee(NamedTuple):
+    """A fee of an owner for some of the owner's days."""
+
+    owner: Owner
+    terms: AgreedFee
+    days: int
+    of_days: int
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        least = self.terms.amount if self.terms.percent is None else self.terms.percent
+        assert least is not None
+        return (
+            (0 if least > 0 else 1 if self.terms.percent is None else 2),
+            not self.terms.in_currency,
+            self.owner,
+            self.terms.id,
+        )
+
+
+def _fees(
+    contracts: TrueContracts, whose: tuple[str, str], days: TrueDays, own: list[TrueCharge], worth: Worth
+) -> list[TrueCharge]:
+    """The fees of an account, each rounded once. A credit takes at most what is owed until then.
+
+    `whose`: the account, and the payer's currency, which amounts of the account are in.
+    """
+    account, currency = whose
+    every = len({local.date() for _, local in quarters_of(days)})
+    owed = sum(charge.amount_minor for charge in own)
+    found = []
+    for fee in sorted(_fees_of(contracts, account, days), key=lambda fee: fee.order):
+        terms = fee.terms._replace(in_currency=fee.terms.in_currency or currency)
+        by_day = terms.proration == "by_day" and terms.every == "period"
+        if terms.percent is None:
+            assert terms.amount is not None
+            exact = terms.amount * worth(terms.in_currency)
+            of_days = every
+        else:
+            exact = _selected(own, fee.owner, terms) * terms.percent / 100
+            of_days = fee.of_days
+        exact *= Fraction(fee.days, of_days) if by_day else 1
+        amount = max(half_up(exact), -max(owed, 0))
+        owed += amount
+        text = _fee_text(terms, days_text(fee.days, of_days) if by_day else "")
+        if amount > half_up(exact):
+            text += ", limited to what was charged"
+        found.append(TrueCharge(TrueKey(account, *fee.owner, kind="fee", price=text), 1, 0, amount))
+    return found
+
+
+def _fees_of(contracts: TrueContracts, name: str, days: TrueDays) -> list[_Fee]:
+    """Each fee with its days; a day belongs to the last version in force on it."""
+    on_day: dict[date, tuple[AgreedFee, ...]] = {}
+    owners: dict[Owner, set[date]] = {("", "", ""): set()}
+    for moment, local in quarters_of(days):
+        account = contracts.account(name, moment)
+        if account is not None:
+            on_day[local.date()] = (*contracts.tariff(account.tariff, moment).fees, *account.fees)
+            owners["", "", ""].add(local.date())
+            for one in account.devices:
+                if one.begin <= moment and (one.end is None or moment < one.end):
+                    owners.setdefault((one.region, one.tenant, one.device), set()).add(local.date())
+    found = []
+    for owner, there in owners.items():
+        dated: dict[object, list[AgreedFee]] = {}
+        for day in sorted(there):
+            for fee in on_day[day]:
+                if (fee.scope == "device") == bool(owner[2]) and fee.begin <= day < fee.end:
+                    if fee.every == "once" and day != fee.begin:
+                        continue
+                    # Of a fee that is charged whole, the last version counts.
+                    alike = fee._replace(begin=date.min, end=date.max) if fee.proration == "by_day" else "whole"
+                    dated.setdefault((fee.id, not fee.in_currency, alike), []).append(fee)
+        found += [_Fee(owner, fees[-1], len(fees), len(there)) for fees in dated.values()]
+    return found
+
+
+def _fee_text(fee: AgreedFee, days: str) -> str:
+    whose = ", for each device" if fee.scope == "device" else ""
+    if fee.percent is None:
+        assert fee.amount is not None
+        often = "once" if fee.every == "once" else "a period"
+        return f"{fee.name}: {_amount_text(fee.amount, fee.in_currency)} {often}{whose}{days}"
+    zones = ", ".join({"": "outside all zones", "*": "any zone"}.get(zone, zone) for zone in sorted(fee.zones))
+    what = ", ".join(fee.meters) or "all usage"
+    only = f", only {zones}" if zones else ""
+    return f"{fee.name}: {number_text(fee.percent)} % of {what}{whose}{days}{only}"
+
+
+def _amount_text(amount: Fraction, currency: str) -> str:
+    return f"{number_text(amount, exponent(currency))} {currency}"
+
+
+def _selected(own: list[TrueCharge], owner: Owner, fee: AgreedFee) -> Fraction:
+    """The selected usage, less its part of each cap that it is under; a cap takes the same part of all under it."""
+    left = {charge.about: Fraction(charge.amount_minor) for charge in own if charge.about.kind == "usage"}
+    for kind in ("daily cap", "period cap"):
+        for cap in own:
+            if cap.about.kind == kind:
+                said = cap.about.price.rpartition("(")[2].rstrip(")")
+                meters = set() if said == "all meters" else set(said.split(", "))
+                device = cap.about[2:4] if cap.about.device else None
+                under = [
+                    about
+                    for about in left
+                    if (not meters or about.meter in meters) and (device is None or about[2:4] == device)
+                ]
+                total = sum((left[about] for about in under), Fraction(0))
+                for about in under:
+                    left[about] += cap.amount_minor * left[about] / total
+    return sum(
+        (
+            amount
+            for about, amount in left.items()
+            if (not owner[2] or about[2:4] == owner[1:])
+            and (not fee.meters or about.meter in fee.meters)
+            and (not fee.zones or _is_in(about, fee.zones))
+        ),
+        Fraction(0),
+    )
+
+
+def _is_in(about: TrueKey, zones: tuple[str, ...]) -> bool:
+    """Whether usage was in one of the zones; events, bytes and active days are in no zone, and not outside either."""
+    placed = about.meter not in {"event", "transmitted", "active day"}
+    return placed and (about.zone in zones or (bool(about.zone) and "*" in zones))
