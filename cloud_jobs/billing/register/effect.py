@@ -12,10 +12,9 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from cloud_jobs.billing.billing_period import days_text
-from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.contracts import Contracts, PayerContract, UnknownPayer
 from cloud_jobs.billing.contracts.check import begin_of, with_stated
 from cloud_jobs.billing.contracts.published import MODEL_OF
-from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, RatedAccount, difference
 from cloud_jobs.billing.register.close import RatedPayer, UsageReader, payer_groups, rate_payers
 from cloud_jobs.billing.register.closing import Days
@@ -50,18 +49,40 @@ class LineChange(NamedTuple):
 
 
 class PayerEffect(NamedTuple):
-    """The sums to pay of a payer and the changed lines, largest first; `reason`: why they are unknown, else ""."""
+    """The sums to pay of a payer and the changed lines, largest first.
+
+    `was_reason`, `reason`: why the sum is unknown without the versions, and with them; "" if it is known.
+    """
 
     payer: str
     currency: str = ""
     was_minor: int = 0
     now_minor: int = 0
     lines: Sequence[LineChange] = ()
+    was_reason: str = ""
     reason: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        return not (self.was_reason or self.reason)
+
+    @property
+    def text(self) -> str:
+        """The change of the sum, or why there is none to name."""
+        if self.reason and self.reason == self.was_reason:
+            return f"cannot be rated, with these versions or without: {self.reason}"
+        if self.reason:
+            return f"cannot be rated: {self.reason}" + (f"; without them: {self.was_reason}" if self.was_reason else "")
+        if self.was_reason:
+            now = f"{amount_text(self.now_minor, self.currency)} {self.currency}"
+            return f"until now unknown ({self.was_reason}) -> {now}"
+        return _change(self.was_minor, self.now_minor, self.currency)
 
 
 class Effect(NamedTuple):
-    """`payers`: those that cannot be rated, then those whose sum or lines change, largest change first."""
+    """`rated`: the accounts whose sums are known with and without the versions. `payers`: those whose sums are not, then
+    those whose sum or lines change, largest change first.
+    """
 
     days: Days
     rated: int
@@ -81,10 +102,7 @@ class Effect(NamedTuple):
             yield f"{period}: no amount changes (accounts rated: {self.rated}{left})"
             return
         for one in self.payers[:MAX_CHANGES]:
-            if one.reason:
-                yield f"{period}: {one.payer} cannot be rated: {one.reason}"
-                continue
-            yield f"{period}: {one.payer}: {_change(one.was_minor, one.now_minor, one.currency)}"
+            yield f"{period}: {one.payer}: {one.text}"
             for line in one.lines[:MAX_CHANGES]:
                 yield f"  {line.of}: {_change(line.was_minor, line.now_minor, one.currency)}"
                 if line.was != line.now:
@@ -93,7 +111,7 @@ class Effect(NamedTuple):
                 yield from [f"  and {more} more"] if more > 0 else []
         others = max(len(self.payers) - MAX_CHANGES, 0)
         if others or left:
-            yield f"{period}: {others} more accounts change{left}"
+            yield f"{period}: {others} more accounts change or cannot be rated{left}"
 
 
 def effect_of(lake: Lake, stated: Sequence[Row], days: Days, now: datetime) -> Effect:
@@ -110,11 +128,11 @@ def effect_of(lake: Lake, stated: Sequence[Row], days: Days, now: datetime) -> E
     reader = UsageReader(lake, state, against_records=False, certifies=False)
     names = payers[:MAX_PAYERS]
     was, now_rated = (_rated(reader, one, names, days) for one in (before, after))
-    found = [_effect(name, was[name], now_rated[name]) for name in names]
-    # an account that never could be rated is no news
-    found = [one for one in found if one.lines or one.reason]
-    found.sort(key=lambda one: (not one.reason, -abs(one.now_minor - one.was_minor), one.payer))
-    return Effect(days, len(names), len(payers) - len(names), found)
+    # an account that gets no invoice in these days is no news
+    found = [_effect(name, was.get(name), now_rated.get(name)) for name in names if name in {**was, **now_rated}]
+    found.sort(key=lambda one: (one.is_known, -abs(one.now_minor - one.was_minor), one.payer))
+    shown = [one for one in found if one.lines or not one.is_known]
+    return Effect(days, sum(one.is_known for one in found), len(payers) - len(names), shown)
 
 
 def month_before(moment: datetime) -> Days:
@@ -148,27 +166,34 @@ def _in_days(published: Sequence[Row], stated: Sequence[Row], days: Days) -> tup
 def _rated(
     reader: UsageReader, contracts: Contracts, names: Collection[str], days: Days
 ) -> dict[str, RatedAccount | str]:
-    """The charges of each payer, or why there are none."""
-    agreed = {name: agreed_with(contracts, name, days) for name in names}
-    found: dict[str, RatedAccount | str] = {
-        name: str(one) for name, one in agreed.items() if isinstance(one, BillingError)
-    }
-    for group in payer_groups([one for one in agreed.values() if isinstance(one, PayerContract)], tasks=1):
-        for one in rate_payers(reader, group):
-            found[one.contract.id] = one.rated if isinstance(one, RatedPayer) else one.reason
+    """The charges of each payer that gets an invoice, or why they are unknown."""
+    found, agreed = dict[str, RatedAccount | str](), list[PayerContract]()
+    for name in names:
+        one = agreed_with(contracts, name, days)
+        if isinstance(one, PayerContract):
+            agreed.append(one)
+        elif not all(isinstance(fault, UnknownPayer) for fault in getattr(one, "faults", (one,))):
+            found[name] = str(one)
+    for group in payer_groups(agreed, tasks=1):
+        for rated in rate_payers(reader, group):
+            found[rated.contract.id] = rated.rated if isinstance(rated, RatedPayer) else rated.reason
     return found
 
 
-def _effect(payer: str, was: RatedAccount | str, now: RatedAccount | str) -> PayerEffect:
-    if isinstance(now, str):
-        return PayerEffect(payer, reason="" if isinstance(was, str) else now)
-    # a new payer owed nothing
-    before = RatedAccount(payer=payer, currency=now.currency, charges=(), taxes=()) if isinstance(was, str) else was
-    if before.currency != now.currency:
-        return PayerEffect(payer, reason=f"its currency changes from {before.currency} to {now.currency}")
-    lines = [*islice(_line_changes(before, now), MAX_CHANGES_LISTED)]
+def _effect(payer: str, was: RatedAccount | str | None, now: RatedAccount | str | None) -> PayerEffect:
+    """None: the payer gets no invoice, and owes nothing."""
+    rated = [one for one in (now, was) if isinstance(one, RatedAccount)]
+    was_reason, reason = (one if isinstance(one, str) else "" for one in (was, now))
+    if reason or not rated:
+        return PayerEffect(payer, was_reason=was_reason, reason=reason or "it gets no invoice any more")
+    nothing = RatedAccount(payer=payer, currency=rated[0].currency, charges=(), taxes=())
+    before, after = (one if isinstance(one, RatedAccount) else nothing for one in (was, now))
+    if before.currency != after.currency:
+        return PayerEffect(payer, reason=f"its currency changes from {before.currency} to {after.currency}")
+    lines = [] if was_reason else [*islice(_line_changes(before, after), MAX_CHANGES_LISTED)]
     lines.sort(key=lambda one: (-abs(one.now_minor - one.was_minor), one.of))
-    return PayerEffect(payer, now.currency, before.payable_minor, now.payable_minor, lines)
+    sums = before.payable_minor, after.payable_minor
+    return PayerEffect(payer, after.currency, *sums, lines, was_reason)
 
 
 def _line_changes(before: RatedAccount, now: RatedAccount) -> Iterator[LineChange]:

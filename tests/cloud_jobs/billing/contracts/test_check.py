@@ -220,21 +220,24 @@ def test_a_mistyped_attribute_and_calendar_have_the_one_that_is_there_and_a_rate
     assert lack.endswith("did you mean 'sweden'?")
 
 
+def stated_of(text: str) -> list[dict[str, str]]:
+    return [
+        {
+            "kind": one.kind,
+            "id": one.made.model_dump()["id"],
+            "body": one.made.model_dump_json(by_alias=True, exclude_none=True),
+        }
+        for one in contracts_of_toml(text)[0]
+    ]
+
+
 def test_each_change_of_a_sum_is_named_with_its_price_fee_minimum_or_tax(tmp_path: Path) -> None:
     made, day = PageLake(tmp_path), (date(2026, 1, 5), date(2026, 1, 5))
     made.arrive()
     text = (tmp_path / "contracts.toml").read_text(encoding="utf-8")
 
     def effect(*changes: tuple[str, str]) -> Effect:
-        stated = [
-            {
-                "kind": one.kind,
-                "id": one.made.model_dump()["id"],
-                "body": one.made.model_dump_json(by_alias=True, exclude_none=True),
-            }
-            for one in contracts_of_toml(changed(text, *changes))[0]
-        ]
-        return effect_of(made.lake, stated, day, NOW)
+        return effect_of(made.lake, stated_of(changed(text, *changes)), day, NOW)
 
     assert [*effect().texts()] == ["2026-01-05: no amount changes (accounts rated: 1)"]
     later = ('"standard"\neffective_from = 2026', '"standard"\neffective_from = 2027')
@@ -251,8 +254,20 @@ def test_each_change_of_a_sum_is_named_with_its_price_fee_minimum_or_tax(tmp_pat
         ("tax S 19", True, False),
         ("tax S 7", False, True),
     }
-    [one] = effect(('meter = "distance", unit = "km"', 'meter = "distance", zone = "harbour", unit = "km"')).payers
+    harbour = 'meter = "distance", unit = "km"', 'meter = "distance", zone = "harbour", unit = "km"'
+    [one] = effect(harbour).payers
     assert (bool(one.reason), [*one.lines]) == (True, [])
+    # what is unknown is not called unchanged, and not counted as rated
+    reason = one.reason
+    [row] = [one for one in stated_of(changed(text, harbour)) if one["kind"] == "tariff"]
+    made.lake.append("reference", [row_of(row["kind"], row["id"], row["body"], 99)])
+    assert [*effect(harbour).texts()] == [
+        f"2026-01-05: acme: cannot be rated, with these versions or without: {reason}"
+    ]
+    found = effect()
+    assert (found.rated, [one.was_reason for one in found.payers]) == (0, [reason])
+    [said] = found.texts()
+    assert said.startswith(f"2026-01-05: acme: until now unknown ({reason}) -> ")
 
 
 PAGE = (DOCS / "contracts.md").read_text(encoding="utf-8")
