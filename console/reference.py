@@ -68,7 +68,7 @@ class AccountVersion(NamedTuple):
 class ReferenceState:
     """What one version of the table says. `refused`: publications that cannot be used.
 
-    `zones`: the fences and gates that prices of each tariff name, in any version.
+    `zones`: the fences and gates that each tariff names, in any version.
     """
 
     fences: tuple[FenceVersion, ...]
@@ -140,7 +140,7 @@ def _state(lake: OpenLake) -> ReferenceState:
     tariffs = in_force((row for row in rows if row["kind"] == "tariff"), usable_contract)
     zones: dict[str, frozenset[str]] = {}
     for tariff in (held.made for held in tariffs.held if isinstance(held.made, Tariff)):
-        named = frozenset(zone for price in tariff.prices for zone in (price.zone, price.after or "")) - {"", ANY_ZONE}
+        named = frozenset(zone for *_, zone in tariff.zones()) - {"", ANY_ZONE}
         zones[tariff.id] = zones.get(tariff.id, frozenset()) | named
     made = [held.made for held in accounts.held if isinstance(held.made, Account)]
     until = _next_begins([(one.id, round(one.effective_from.timestamp() * 1e6)) for one in made], _of_us)

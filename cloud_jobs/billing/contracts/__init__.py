@@ -27,12 +27,12 @@ from cloud_jobs.billing.contracts.payer_contract import (
     HoldingTime,
     PayerContract,
     TariffSpan,
+    doubtful_taxes,
 )
 from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, PoolKey, Price, PricePlace, Span, TierMode
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, Dearest, Tariff
-from cloud_jobs.billing.contracts.taxes import doubtful_taxes
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
 from cloud_jobs.billing.contracts.windows import Calendar, Window, window_at
 

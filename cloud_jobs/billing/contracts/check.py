@@ -16,11 +16,11 @@ from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days, 
 from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
 from cloud_jobs.billing.contracts.fees import Every
-from cloud_jobs.billing.contracts.prices import ANY_ZONE
+from cloud_jobs.billing.contracts.payer_contract import doubtful_rates, doubtful_taxes
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, ZonePath, zones_of
 from cloud_jobs.billing.contracts.published import MODEL_OF, NEW_YEAR
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
-from cloud_jobs.billing.contracts.taxes import doubtful_rates, doubtful_taxes
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
 from cloud_jobs.reference.tables import in_force
@@ -166,20 +166,12 @@ def _is_misplaced(meter: Meter | None, *, is_gate: bool) -> bool:
     return meter is not None and is_gate != (MEASURE_OF[meter].zones is MeterZones.GATES)
 
 
-def _zones_of(row: Row) -> Iterator[tuple[tuple[str | int, ...], Meter | None, str]]:
-    """Each zone of the prices, caps and fees of a contract, with its path, and the meter of a price."""
+def _zones_of(row: Row) -> Iterator[ZonePath]:
     made = _with_fees(row)
-    for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
-        for zone in price.zones:
-            yield ("prices", number, *(("amounts", zone) if price.amounts else ("zone",))), price.meter, zone
-        if price.after is not None:
-            yield ("prices", number, "after"), price.meter, price.after
-    for number, dearest in enumerate(made.dearest if isinstance(made, Tariff) else ()):
-        yield from ((("dearest", number, "zones"), None, zone) for zone in dearest.zones)
-    for number, cap in enumerate(made.caps if isinstance(made, Tariff) else ()):
-        yield from ((("caps", number, "zones"), None, zone) for zone in cap.zones)
-    for number, fee in enumerate(made.fees if made else ()):
-        yield from ((("fees", number, "zones"), None, zone) for zone in fee.zones)
+    if isinstance(made, Tariff):
+        yield from made.zones()
+    elif made:
+        yield from zones_of("fees", made.fees)
 
 
 def _gates(fences: Iterable[Row], names: set[str]) -> dict[str, bool]:

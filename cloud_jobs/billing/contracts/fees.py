@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from cloud_jobs.billing.contracts.attributes import Selector
-from cloud_jobs.billing.contracts.fields import Contract, Id, SignedAmount, SignedPercent, Text, Vat, Zone
-from cloud_jobs.billing.contracts.prices import Pool, selects
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.contracts.fields import Id, SignedAmount, SignedPercent, Text, Vat
+from cloud_jobs.billing.contracts.prices import Pool, Selects
 
 
 class Proration(StrEnum):
@@ -44,7 +43,7 @@ class Every(StrEnum):
     ONCE = "once"
 
 
-class Fee(Contract):
+class Fee(Selects):
     """An amount, or a per cent of usage charges after caps; below 0 it is a credit. It is a charge of its own.
 
     `name`: printed on documents. `scope`: of the account, or of each of its devices. `begin`, `end` (excluded): local
@@ -58,13 +57,11 @@ class Fee(Contract):
     name: Annotated[Text, Field(max_length=200)]
     amount: SignedAmount | None = None
     percent: SignedPercent | None = None
-    scope: Pool = Pool.ACCOUNT
+    scope: Literal[Pool.DEVICE, Pool.ACCOUNT] = Pool.ACCOUNT
     every: Every = Every.PERIOD
     proration: Proration = Proration.BY_DAY
     begin: LocalDay | None = None
     end: LocalDay | None = None
-    meters: tuple[Meter, ...] = ()
-    zones: tuple[Zone, ...] = ()
     vat: Vat | None = None
     devices: Selector = Field(default_factory=dict)
 
@@ -81,14 +78,8 @@ class Fee(Contract):
             return day == self.begin
         return (self.begin is None or self.begin <= day) and (self.end is None or day < self.end)
 
-    def covers(self, meter: Meter, zone: str) -> bool:
-        """Whether a per cent is of the usage of this meter in this zone."""
-        return selects(self.meters, self.zones, meter, zone)
-
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.scope is Pool.TREE:
-            raise ValueError(f"fee {self.id!r} is of a device or an account; write it into the payer's account")
         if (self.amount is None) == (self.percent is None):
             raise ValueError(f"fee {self.id!r} needs either an amount or a percent")
         if self.percent is None and (self.meters or self.zones):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from decimal import Decimal
 from enum import StrEnum
 from itertools import pairwise
@@ -51,6 +51,26 @@ def selects(meters: Collection[Meter], zones: Collection[str], meter: Meter, zon
     if meters and meter not in meters:
         return False
     return not zones or (meter not in WITHOUT_ZONE and is_among(zone, zones))
+
+
+class Selects(Contract):
+    """Chooses usage by meter and zone. (): all."""
+
+    meters: tuple[Meter, ...] = ()
+    zones: tuple[Zone, ...] = ()
+
+    def covers(self, meter: Meter, zone: str, window: str = "") -> bool:  # noqa: ARG002, for what selects windows
+        return selects(self.meters, self.zones, meter, zone)
+
+
+ZonePath = tuple[tuple[str | int, ...], Meter | None, str]
+"""Where a contract names a zone, for which meter (None: any usage), and the zone."""
+
+
+def zones_of(what: str, selecting: Iterable[Selects]) -> Iterator[ZonePath]:
+    """The zones that choose usage. `what`: the key of these in their contract."""
+    for number, one in enumerate(selecting):
+        yield from (((what, number, "zones"), None, zone) for zone in one.zones)
 
 
 def is_among(zone: str, zones: Collection[str]) -> bool:

@@ -27,7 +27,7 @@ from cloud_jobs.billing.contracts.errors import (
     changes_in_period,
     meters_forgotten,
 )
-from cloud_jobs.billing.contracts.payer_contract import AccountContract, PayerContract, PayerParts
+from cloud_jobs.billing.contracts.payer_contract import AccountContract, PayerContract, PayerParts, tax_faults
 from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.published import (
     EVER,
@@ -43,7 +43,6 @@ from cloud_jobs.billing.contracts.published import (
     parsed,
     usable_contract,
 )
-from cloud_jobs.billing.contracts.taxes import tax_faults
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.reference.tables import in_force

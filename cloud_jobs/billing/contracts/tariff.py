@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cached_property
 from itertools import combinations, islice, product
@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from cloud_jobs.billing.contracts.attributes import may_both_select
 from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Vat, Zone, decimals_of
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Vat, decimals_of
 from cloud_jobs.billing.contracts.prices import (
     ANY_ZONE,
     MAX_MINUTES,
@@ -23,9 +23,11 @@ from cloud_jobs.billing.contracts.prices import (
     Pool,
     Price,
     PricePlace,
+    Selects,
     Span,
+    ZonePath,
     is_among,
-    selects,
+    zones_of,
 )
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, MeterZones, exponent
@@ -39,7 +41,7 @@ MAX_CAPS: Final = 100
 MAX_POOLS: Final = 100
 
 
-class Cap(Contract):
+class Cap(Selects):
     """The maximum for each device or the account, by local day, period or contract year.
 
     `meters`, `zones`, `windows`: the usage that it is for, by its price's window; (): all.
@@ -48,12 +50,10 @@ class Cap(Contract):
     scope: Literal[Pool.DEVICE, Pool.ACCOUNT]
     span: Literal[Span.DAY, Span.CYCLE, Span.YEAR]
     amount: Amount
-    meters: tuple[Meter, ...] = ()
-    zones: tuple[Zone, ...] = ()
     windows: tuple[str, ...] = ()
 
-    def covers(self, meter: Meter, zone: str, window: str) -> bool:
-        return selects(self.meters, self.zones, meter, zone) and (not self.windows or window in self.windows)
+    def covers(self, meter: Meter, zone: str, window: str = "") -> bool:
+        return super().covers(meter, zone) and (not self.windows or window in self.windows)
 
     @property
     def all_meters(self) -> frozenset[Meter]:
@@ -98,17 +98,13 @@ def _may_be_under(cap: Cap, price: Price) -> bool:
     return ANY_ZONE in price.zones and any(cap.covers(price.meter, zone, price.window) for zone in cap.zones if zone)
 
 
-class Dearest(Contract):
+class Dearest(Selects):
     """Of a device's facts of these meters, only the dearest within `minutes` from the first one that costs something is
-    charged. `zones` (): all zones.
+    charged.
     """
 
     minutes: Annotated[int, Field(ge=1, le=MAX_MINUTES)]
     meters: Annotated[tuple[Meter, ...], Field(min_length=1)]
-    zones: tuple[Zone, ...] = ()
-
-    def covers(self, meter: Meter, zone: str) -> bool:
-        return selects(self.meters, self.zones, meter, zone)
 
 
 class Tariff(Contract):
@@ -143,6 +139,21 @@ class Tariff(Contract):
     def sold(self) -> frozenset[Meter]:
         """The meters that have a price somewhere."""
         return frozenset(price.meter for price in self.prices)
+
+    @property
+    def selecting(self) -> dict[str, Sequence[Selects]]:
+        """What chooses usage by meter and zone, by its key."""
+        return {"caps": self.caps, "dearest": self.dearest, "fees": self.fees}
+
+    def zones(self) -> Iterator[ZonePath]:
+        """Each zone that it names."""
+        for number, price in enumerate(self.prices):
+            for zone in price.zones:
+                yield ("prices", number, *(("amounts", zone) if price.amounts else ("zone",))), price.meter, zone
+            if price.after is not None:
+                yield ("prices", number, "after"), price.meter, price.after
+        for what, selecting in self.selecting.items():
+            yield from zones_of(what, selecting)
 
     @cached_property
     def vats(self) -> frozenset[Vat]:
@@ -260,8 +271,6 @@ class Tariff(Contract):
     def _cap_faults(self) -> Iterator[str]:
         windows = {price.window for price in self.prices}
         for number, cap in enumerate(self.caps):
-            if unsold := [meter for meter in cap.meters if meter not in self.sold]:
-                yield f"caps.{number} is for {unsold[0]}, which has no price"
             if unpriced := [window for window in cap.windows if window not in windows]:
                 yield f"caps.{number} is for window {unpriced[0]!r}, which has no price of its own"
             if len(set(cap.meters)) != len(cap.meters):
@@ -295,8 +304,6 @@ class Tariff(Contract):
             for meter in one.meters:
                 if meter not in FACTS - {Meter.DRIVEN_DAY}:
                     yield f"dearest.{number} is for {meter}; it can be for visit, stay and passage"
-                elif meter not in self.sold:
-                    yield f"dearest.{number} is for {meter}, which has no price"
         for (first, one), (second, other) in combinations(enumerate(self.dearest), 2):
             zones = [set[str]() if ANY_ZONE in of.zones else {*of.zones} for of in (one, other)]
             if {*one.meters} & {*other.meters} and (not all(zones) or zones[0] & zones[1]):
@@ -304,9 +311,10 @@ class Tariff(Contract):
 
     def _fee_faults(self) -> Iterator[str]:
         yield from repeated_ids("fees", (fee.id for fee in self.fees))
-        for number, fee in enumerate(self.fees):
-            if unsold := [meter for meter in fee.meters if meter not in self.sold]:
-                yield f"fees.{number} is a percent of {unsold[0]}, which has no price"
+        for what, selecting in self.selecting.items():
+            for number, one in enumerate(selecting):
+                if unsold := [meter for meter in one.meters if meter not in self.sold]:
+                    yield f"{what}.{number} is for {unsold[0]}, which has no price"
 
     def _decimal_faults(self) -> Iterator[str]:
         digits = exponent(self.currency)

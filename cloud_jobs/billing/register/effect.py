@@ -80,7 +80,7 @@ class PayerEffect(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """`rated`: the accounts whose sums are known with and without the versions. `payers`: those whose sums are not, then
+    """`rated`: the accounts whose sums are known with and without the versions. `payers`: the others, then
     those whose sum or lines change, largest change first.
     """
 

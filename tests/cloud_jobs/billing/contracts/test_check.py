@@ -260,7 +260,7 @@ def test_each_change_of_a_sum_is_named_with_its_price_fee_minimum_or_tax(tmp_pat
     # what is unknown is not called unchanged, and not counted as rated
     reason = one.reason
     [row] = [one for one in stated_of(changed(text, harbour)) if one["kind"] == "tariff"]
-    made.lake.append("reference", [row_of(row["kind"], row["id"], row["body"], 99)])
+    made.lake.append("reference", [row_of("tariff", row["id"], row["body"], 99)])
     assert [*effect(harbour).texts()] == [
         f"2026-01-05: acme: cannot be rated, with these versions or without: {reason}"
     ]

@@ -172,7 +172,7 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
         (tariff(fees=[RATE | {"amount": "0.005"}]), "fees.0.amount is 0.005, and EUR has 2 digits"),
         (
             tariff(fees=[RATE | {"amount": None, "percent": "5", "meters": ["entry"]}]),
-            "fees.0 is a percent of entry, which has no price",
+            "fees.0 is for entry, which has no price",
         ),
         (
             tariff(price(devices={"class": "hgv"}), price(devices={"axles": [4, "5"]})),
