@@ -27,17 +27,18 @@ demo: setup  ## Vehicles to a checked bill on real servers; CLUSTER=1: on Spark 
 	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(CLUSTER),--spark-cluster)
 
 # The system tests mostly wait for servers, so those on shared servers, those with servers of their own, and the unit
-# tests (those of the jobs and of the console apart) run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell between them,
-# a signal to make would not reach what it started.
+# tests in four parts run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell
+# between them, a signal to make would not reach what it started.
 SHARED_SERVERS := $(PYTEST) tests/system -m "system and not own_servers and not alone and not nightly" --durations=15
 OWN_SERVERS := $(PYTEST) tests/system -m "own_servers and not nightly" -q --durations=15
 UNIT := $(PYTEST) --ignore=tests/cloud_jobs --ignore=tests/console -m "not system and not nightly" -q --durations=15
-UNIT_JOBS := $(PYTEST) tests/cloud_jobs -m "not system and not nightly" -q --durations=15
+JOBS := $(PYTEST) tests/cloud_jobs --ignore=tests/cloud_jobs/billing -m "not system and not nightly" -q --durations=15
+BILLING := $(PYTEST) tests/cloud_jobs/billing -m "not system and not nightly" -q --durations=15
 CONSOLE := $(PYTEST) tests/console -m "not nightly" -q --durations=5
 ALONE := $(PYTEST) tests/system -m "alone and not nightly" --durations=5
 
 test: setup  ## Unit tests, and beside them the system tests on the real servers
-	@exec $(PYTHON) tests/run_parts.py '$(SHARED_SERVERS)' '$(OWN_SERVERS)' '$(UNIT)' '$(UNIT_JOBS)' '$(CONSOLE)' then '$(ALONE)'
+	@exec $(PYTHON) tests/run_parts.py '$(SHARED_SERVERS)' '$(OWN_SERVERS)' '$(UNIT)' '$(JOBS)' '$(BILLING)' '$(CONSOLE)' then '$(ALONE)'
 
 unit: python  ## The tests that need no server
 	@$(PYTEST) -m "not system and not nightly" -q

@@ -218,7 +218,7 @@ def walk(store: ObjectStore, dying: DyingStore, request: pytest.FixtureRequest) 
 
 @pytest.mark.parametrize(
     "walk",
-    [pytest.param(name, marks=[pytest.mark.nightly] if name in {"adjust", "void"} else []) for name in JOBS],
+    [pytest.param(name, marks=[pytest.mark.nightly] if name != "issue" else []) for name in JOBS],
     indirect=True,
 )
 def test_a_run_that_is_lost_at_a_write_leaves_a_whole_lake_and_the_next_one_makes_it_true(walk: Walk) -> None:

@@ -19,7 +19,7 @@ from cloud_jobs.lake.descriptions import column_text
 from deploy.local.pulsar import cache_folder
 from tests.cloud_jobs.lake.queried import FOUND, PAGE, QUERIES, code_with, json_expression, queried_lake
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 def test_spark_finds_the_rows(tmp_path: Path) -> None:

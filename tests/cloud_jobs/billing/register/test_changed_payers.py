@@ -224,7 +224,7 @@ def test_other_days_of_the_same_month_are_not_asked_for_again_by_another_payer(t
     assert asked_for(billed) == {"van-1": 450, "van-2": 180}
 
 
-@pytest.mark.parametrize("more", [0, 2000])
+@pytest.mark.parametrize("more", [pytest.param(0, marks=pytest.mark.nightly), 2000])
 def test_what_is_posted_of_another_month_has_no_say(tmp_path: Path, more: int) -> None:
     billed = billed_in(tmp_path)
     february, hour = (date(2026, 2, 1), date(2026, 2, 28)), datetime(2026, 2, 10, 6, tzinfo=UTC)

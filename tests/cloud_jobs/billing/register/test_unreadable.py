@@ -159,9 +159,9 @@ def test_signals_that_can_be_read_do_not_stand_for_positions(
 @pytest.mark.parametrize(
     "clock_ms",
     [
-        pytest.param(lambda ms: ms + 1 - round(TEN.timestamp() * 1000), id="since power-on"),
-        pytest.param(lambda ms: ms - 315_964_800_000, id="since 1980"),
-        pytest.param(lambda ms: ms // 100, id="tenths of a second"),
+        pytest.param(lambda ms: ms + 1 - round(TEN.timestamp() * 1000), id="since power-on", marks=pytest.mark.nightly),
+        pytest.param(lambda ms: ms - 315_964_800_000, id="since 1980", marks=pytest.mark.nightly),
+        pytest.param(lambda ms: ms // 100, id="tenths of a second", marks=pytest.mark.nightly),
         pytest.param(lambda ms: ms - 1024 * 7 * 86_400_000, id="a week counter that began again"),
     ],
 )
