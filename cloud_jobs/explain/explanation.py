@@ -28,7 +28,7 @@ from cloud_jobs.billing.rating import (
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
 from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key, rate_of
 from cloud_jobs.billing.rating.facts import Facts, Passage, rows_of_facts
-from cloud_jobs.billing.rating.fees import LIMITED, FeeDue, MinimumDue
+from cloud_jobs.billing.rating.fees import FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
     Place,
     PoolStage,
@@ -36,7 +36,6 @@ from cloud_jobs.billing.rating.pools import (
     RatedPrice,
     Uses,
     exact_shares,
-    number_text,
     parts_of,
     pool_shares,
     pool_stages,
@@ -44,6 +43,7 @@ from cloud_jobs.billing.rating.pools import (
 )
 from cloud_jobs.billing.rating.rate import AccountRating, CapReduction, account_bill
 from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
+from cloud_jobs.billing.rating.terms import number_text
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 from geo.reference.moments import stamp
@@ -376,7 +376,7 @@ def _arithmetic_of_fee(contract: PayerContract, due: FeeDue, charges: Sequence[C
     rounded = round_ratio(*due.exact_minor.as_integer_ratio())
     yield "rounded, a half up", f"{amount_text(rounded, currency)} {currency}"
     if due.is_limited:
-        yield LIMITED, f"{amount_text(due.minor, currency)} {currency}"
+        yield "limited to what was charged", f"{amount_text(due.minor, currency)} {currency}"
 
 
 def with_hours_again(

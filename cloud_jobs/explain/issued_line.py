@@ -15,7 +15,7 @@ from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.facts import Facts
-from cloud_jobs.billing.rating.pools import price_text, without_factors
+from cloud_jobs.billing.rating.terms import price_text, without_factors
 from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.facts_at import FactLists, read_facts, sells_facts

@@ -167,7 +167,7 @@ def price_text(price: AgreedPrice, currency: str) -> str:
         tiers.append(number_text(tier.unit_amount, digits) + end)
     words = f"{price.tier_mode} {', '.join(tiers)} {currency}/{price.unit}".strip()
     if price.step:
-        words += f", in started steps of {number_text(price.step)}"
+        words += f", in started steps of {number_text(price.step)} {price.unit}"
     if price.allowance:
         words += f", the first {number_text(price.allowance)} {price.unit} free"
     if price.pool == "account":

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.rating import VAT_INCLUDED
+from cloud_jobs.billing.rating.terms import terms_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter
 
 TEXTS: Final = Path(__file__).parent / "texts"
@@ -112,140 +112,49 @@ class Language:
     def price(self, text: str, applied: AppliedPrice | None = None) -> str:
         """A price, cap, fee or minimum fee (its canonical text) in this language; what is no such text stays.
 
-        A fee is without its name, which is the line's item.
-
-        `applied`: what a price with tiers came to, which stands first, on a line of its own.
+        The name is the line's item, and left out. `applied`: what a price with tiers came to, which stands first, on a
+        line of its own.
         """
-        if text.endswith(VAT_INCLUDED):
-            return f"{self.price(text.removesuffix(VAT_INCLUDED))}, {self.say('price.vat_included')}"
-        for form, parts_of in ((_CAP, self._cap), (_MINIMUM, self._minimum), (_FEE, self._fee)):
-            if found := form.fullmatch(text):
-                return ", ".join(parts_of(found))
-        if not (found := _PRICE.fullmatch(text)):
+        if not (terms := terms_of(text)):
             return text
-        currency, unit = found["currency"], self.known("unit", found["unit"])
-        if found["mode"] is None:
-            parts = [self._of_unit(found["amounts"], currency, unit)]
-        else:
-            parts = [self.say(f"price.{found['mode']}", tiers="; ".join(map(self._tier, tiers_of(found["amounts"]))))]
-        for number, name in _FACTOR.findall(found["factors"]):
-            parts[-1] += f" × {self.number(number)} ({name})"
-        if found["step"]:
-            parts.append(self.say("price.step", quantity=self.number(found["step"]), unit=unit))
-        if found["free"]:
-            parts.append(self.say("price.free", quantity=self.number(found["free"]), unit=unit))
-        parts += self._pool(found)
-        parts += self._of_facts(found)
-        listed = ", ".join(parts)
-        if found["mode"] is None or applied is None:
+        listed = ""
+        for key, facts in terms:
+            part = self.say(f"price.{key}", **{name: self._fact(name, value) for name, value in facts.items()})
+            # some texts are a part of the one before
+            listed += part if not part or not listed or part.startswith(" ") else f", {part}"
+        if applied is None:
             return listed
-        said = self._of_unit(applied.amount, applied.currency, unit)
-        return f"{said if applied.is_tier else self.say('price.average', price=said)}\n{listed}"
+        amount, currency, unit, is_tier = applied
+        said = self.say("price.of_unit", amount=self.number(amount), currency=currency, unit=self._fact("unit", unit))
+        return f"{said if is_tier else self.say('price.average', price=said)}\n{listed}"
 
-    def _of_facts(self, found: re.Match[str]) -> Iterator[str]:
-        if found["visit"]:
-            yield self.say("price.visit")
-        if found["most"]:
-            yield self.say("price.most", amount=self.number(found["most"]), currency=found["currency"])
-        if found["direction"]:
-            yield self.say(f"price.{found['direction']}")
-        if found["after"]:
-            yield self.say("price.after", gate=found["after"], minutes=found["within"])
-        if found["dearest"]:
-            yield self.say("price.dearest", minutes=found["dearest"])
+    def _fact(self, name: str, value: str) -> str:
+        """A fact of a term in this language."""
+        if name in {"meters", "zones"}:
+            return ", ".join(self.known(name.removesuffix("s"), one) for one in value.split(", "))
+        match name:
+            case "amount" | "quantity":
+                return self.number(value)
+            case "unit":
+                return self.known(name, value)
+            case "tiers":
+                return "; ".join(self._tier(*tier) for tier in tiers_of(value))
+            case "factors":
+                return _FACTOR.sub(lambda found: f" × {self.number(found[1])} ({found[2]})", value)
+        return value
 
-    def _pool(self, found: re.Match[str]) -> Iterator[str]:
-        if found["pooled"]:
-            yield self.say(f"price.pooled_{found['pooled'].replace(' ', '_')}")
-        if found["pool"]:
-            yield self.say("price.pool", name=found["pool"])
-        if found["by"]:
-            yield self.say(f"price.by_{found['by']}")
-        if found["devices"]:
-            yield self.say("price.devices", attributes=found["devices"])
-
-    def _cap(self, found: re.Match[str]) -> Iterator[str]:
-        whom = f"price.cap_{found['span']}_{'device' if 'device' in found['whom'] else 'account'}"
-        said = self.say(whom, amount=self.number(found["amount"]), currency=found["currency"])
-        yield said if found["meters"] == "all meters" else f"{said} ({self._meters(found)})"
-        yield from self._zones(found)
-        if found["windows"]:
-            yield self.say("place.window", name=found["windows"])
-
-    def _minimum(self, found: re.Match[str]) -> Iterator[str]:
-        yield self.say(
-            f"price.minimum_{found['span']}", amount=self.number(found["amount"]), currency=found["currency"]
-        )
-        yield from self._days(found)
-
-    def _meters(self, found: re.Match[str]) -> str:
-        return ", ".join(self.known("meter", one) for one in found["meters"].split(", "))
-
-    def _fee(self, found: re.Match[str]) -> Iterator[str]:
-        if found["percent"] is None:
-            name = "price.fee_once" if found["every"] == "once" else "price.fee_period"
-            yield self.say(name, amount=self.number(found["amount"]), currency=found["currency"])
-        else:
-            usage = self.say("price.fee_all") if found["meters"] == "all usage" else self._meters(found)
-            yield self.say("price.fee_percent", percent=self.number(found["percent"]), usage=usage)
-        if found["device"]:
-            yield self.say("price.fee_device")
-        yield from self._days(found)
-        if found["limited"]:
-            yield self.say("price.fee_limited")
-        yield from self._zones(found)
-
-    def _zones(self, found: re.Match[str]) -> Iterator[str]:
-        if found["zones"]:
-            named = {"outside all zones": self.say("place.outside"), "any zone": self.say("price.fee_any_zone")}
-            zones = ", ".join(named.get(one, one) for one in found["zones"].split(", "))
-            yield self.say("price.fee_zones", zones=zones)
-
-    def _days(self, found: re.Match[str]) -> Iterator[str]:
-        if found["days"]:
-            yield self.say("price.days", days=found["days"], all=found["all"])
-
-    def _of_unit(self, amount: str, currency: str, unit: str) -> str:
-        return self.say("price.of_unit", amount=self.number(amount), currency=currency, unit=unit)
-
-    def _tier(self, tier: tuple[str, str | None]) -> str:
-        amount, up_to = tier
+    def _tier(self, amount: str, up_to: str | None) -> str:
         if up_to is None:
             return self.say("price.last_tier", amount=self.number(amount))
         return self.say("price.tier", amount=self.number(amount), up_to=self.number(up_to))
 
 
-# Prices as rating writes them (`price_text`, `cap_text` of `pools`, `fee_text`, `minimum_text` of `fees`).
-
-_NUMBER: Final = r"\d+(?:\.\d+)?"
 _WEEKDAY: Final = re.compile(r"mon|tue|wed|thu|fri|sat|sun")
 _WINDOW: Final = re.compile(
     r"(?P<id>[a-z0-9._-]+) \((?P<days>[a-z, -]+)(?P<hours> [\d:, …-]+?)"
     r"(?:, season (?P<season>[a-z0-9._-]+))?(?:, (?P<holidays>without|only) holidays)?\)"
 )
-_PRICE: Final = re.compile(
-    rf"(?:(?P<mode>graduated|volume) )?(?P<amounts>{_NUMBER}(?: to {_NUMBER})?(?:, {_NUMBER}(?: to {_NUMBER})?)*)"
-    rf" (?P<currency>[A-Z]{{3}})/(?P<unit>\w+)(?P<factors>(?: x {_NUMBER} \([a-z0-9._-]+\))*)"
-    rf"(?:, in started steps of (?P<step>{_NUMBER}))?"
-    rf"(?:, the first (?P<free>{_NUMBER}) \w+ free)?"
-    rf"(?P<visit>, for each visit)?(?:, at most (?P<most>{_NUMBER}) [A-Z]{{3}})?(?:, (?P<direction>forward|backward))?"
-    r"(?:, after gate (?P<after>.+?) within (?P<within>\d+) minutes)?"
-    r"(?:, pooled by (?P<pooled>account|all accounts))?(?:, pool (?P<pool>[a-z0-9._-]+))?"
-    r"(?:, by (?P<by>day|week|year))?(?:, for (?P<devices>.+?))?(?:, the dearest within (?P<dearest>\d+) minutes)?"
-)
-_CAP: Final = re.compile(
-    rf"at most (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>day|period|year)"
-    r" (?P<whom>for each device|for the account) \((?P<meters>[a-z, ]+)\)"
-    r"(?:, only (?P<zones>.+?))?(?:, in window (?P<windows>.+))?"
-)
-_FACTOR: Final = re.compile(rf" x ({_NUMBER}) \(([a-z0-9._-]+)\)")
-_DAYS: Final = r"(?:, (?P<days>\d+) of (?P<all>\d+) days)?"
-_MINIMUM: Final = re.compile(rf"at least (?P<amount>{_NUMBER}) (?P<currency>[A-Z]{{3}}) a (?P<span>period|year){_DAYS}")
-_FEE: Final = re.compile(
-    rf"[^:]*(?::(?! )[^:]*)*: (?:(?P<amount>-?{_NUMBER}) (?P<currency>[A-Z]{{3}}) (?P<every>a period|once)"
-    rf"|(?P<percent>-?{_NUMBER}) % of (?P<meters>[a-z, ]+?))"
-    rf"(?P<device>, for each device)?{_DAYS}(?P<limited>, limited to what was charged)?(?:, only (?P<zones>.+))?"
-)
+_FACTOR: Final = re.compile(r" x ([\d.]+) \(([a-z0-9._-]+)\)")
 
 
 def tiers_of(amounts: str) -> list[tuple[str, str | None]]:
@@ -254,12 +163,12 @@ def tiers_of(amounts: str) -> list[tuple[str, str | None]]:
     return [(amount, up_to or None) for amount, _, up_to in found]
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedPrice:
+class AppliedPrice(NamedTuple):
     """What a unit cost. `is_tier`: it is the unit amount of the one tier that applied, otherwise an average."""
 
     amount: str
     currency: str
+    unit: str
     is_tier: bool
 
 
@@ -271,20 +180,20 @@ def applied_price(
     `paid_base`: without free units, in the meter's base unit. Each vehicle's amount is rounded to the smallest unit, so
     a tier applied alone if its amount differs by less than one unit for each vehicle.
     """
-    found = _PRICE.fullmatch(price)
-    if found is None or found["mode"] is None or paid_base <= 0 or amount_minor <= 0:
+    head = next((term for term in terms_of(price) if "tiers" in term.facts), None)
+    if head is None or paid_base <= 0 or amount_minor <= 0:
         return None
-    unit = MEASURE_OF[Meter(meter)].sale_units.get(found["unit"])
-    if unit is None:
+    unit = head.facts["unit"]
+    if unit not in (sold := MEASURE_OF[Meter(meter)].sale_units):
         return None
-    units = Decimal(paid_base) / unit.base_per_unit
-    if found["currency"] == currency:
+    units = Decimal(paid_base) / sold[unit].base_per_unit
+    if head.facts["currency"] == currency:
         near = [
             amount
-            for amount, _ in tiers_of(found["amounts"])
+            for amount, _ in tiers_of(head.facts["tiers"])
             if abs(Decimal(amount).scaleb(digits) * units - amount_minor) < max(1, vehicles)
         ]
         if len(near) == 1:
-            return AppliedPrice(near[0], currency, is_tier=True)
+            return AppliedPrice(near[0], currency, unit, is_tier=True)
     average = (Decimal(amount_minor).scaleb(-digits) / units).quantize(Decimal(1).scaleb(-digits - 2), ROUND_HALF_UP)
-    return AppliedPrice(f"{average:f}", currency, is_tier=False)
+    return AppliedPrice(f"{average:f}", currency, unit, is_tier=False)

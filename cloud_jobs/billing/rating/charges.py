@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory, tax_text
 from cloud_jobs.billing.contracts.attributes import Attributes
+from cloud_jobs.billing.rating.terms import TERMS
 from cloud_jobs.billing.units import WITHOUT_ZONE, Meter, round_ratio
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 
@@ -88,7 +89,7 @@ def window_id(window: str) -> str:
     return window.partition(" ")[0]
 
 
-VAT_INCLUDED: Final = ", VAT included"
+VAT_INCLUDED: Final = TERMS["vat_included"]
 """The end of the text of a price that includes tax; the charge's amount is without it."""
 
 

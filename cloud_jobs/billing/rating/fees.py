@@ -18,53 +18,13 @@ from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration, Span
-from cloud_jobs.billing.contracts.attributes import matches, selector_text
-from cloud_jobs.billing.contracts.fees import Every
+from cloud_jobs.billing.contracts.attributes import matches
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind, by_tax
-from cloud_jobs.billing.rating.pools import (
-    PriceBook,
-    RatedPrice,
-    number_text,
-    shared,
-    span_text,
-    worth_of,
-    zones_text,
-)
-from cloud_jobs.billing.units import Meter, exponent, round_ratio
-
-# Fees as canonical text, which identifies charges.
-
-LIMITED = "limited to what was charged"
-
-
-def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool) -> str:
-    """`Monthly rate: 1290.00 EUR a period, for each device, 20 of 31 days`; `Diesel: 3.7 % of distance, only port`.
-
-    `days`: those that are charged, and those that they are a part of.
-    """
-    if fee.amount is not None:
-        every = "once" if fee.every is Every.ONCE else "a period"
-        terms = f"{number_text(fee.amount, exponent(currency))} {currency} {every}"
-    else:
-        meters = ", ".join(sorted(meter.value for meter in fee.meters)) or "all usage"
-        terms = f"{number_text(fee.percent or Decimal(0))} % of {meters}"
-    device = ", for each device" if fee.scope is Pool.DEVICE else ""
-    only = zones_text(fee.zones) if fee.zones else selector_text(fee.devices)
-    zones = f", only {only}" if only else ""
-    return f"{fee.name}: {terms}{device}{days_text(days)}{f', {LIMITED}' if is_limited else ''}{zones}"
-
-
-def minimum_text(amount: Decimal, currency: str, days: tuple[int, int], span: Span = Span.CYCLE) -> str:
-    """`at least 10.00 EUR a period, 20 of 31 days`."""
-    return f"at least {number_text(amount, exponent(currency))} {currency} a {span_text(span)}{days_text(days)}"
-
-
-def days_text(days: tuple[int, int]) -> str:
-    charged, whole = days
-    return "" if charged == whole else f", {charged} of {whole} days"
-
+from cloud_jobs.billing.rating.pools import PriceBook, RatedPrice, shared, worth_of
+from cloud_jobs.billing.rating.terms import fee_text, minimum_text
+from cloud_jobs.billing.units import Meter, round_ratio
 
 # Local days on which something is agreed, as ordinals.
 

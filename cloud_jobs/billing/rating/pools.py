@@ -8,7 +8,6 @@ stage's average. A price with a step has started steps: the units of the pool ar
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +22,8 @@ from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import (
     ANY_ZONE,
-    Cap,
     NamedPool,
     PayerContract,
-    Pool,
     PoolKey,
     Price,
     PricePlace,
@@ -35,9 +32,10 @@ from cloud_jobs.billing.contracts import (
     TariffSpan,
     TierMode,
 )
-from cloud_jobs.billing.contracts.attributes import Attributes, attributes_text, factor_of, matches, selector_text
+from cloud_jobs.billing.contracts.attributes import Attributes, attributes_text, factor_of, matches
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import ChargeKey
+from cloud_jobs.billing.rating.terms import price_text
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, exponent, round_ratio
 
 # Division of a rounded total by largest remainders.
@@ -96,84 +94,6 @@ def whole_units(whole: int, shares: Sequence[tuple[int, int | Fraction]]) -> lis
             parts[index] += 1
     assert sum(parts) == whole, (whole, shares)
     return parts
-
-
-# Prices and caps as canonical text, which identifies charges.
-
-
-def number_text(value: Decimal, digits: int = 0) -> str:
-    """A number without trailing zeros, but with at least `digits` digits after the point: 0.50, 0.4567, 100."""
-    whole, _, fraction = f"{value:f}".partition(".")
-    fraction = fraction.rstrip("0").ljust(digits, "0")
-    return f"{whole}.{fraction}" if fraction else whole
-
-
-_POOLED: Final = {Pool.DEVICE: "", Pool.ACCOUNT: ", pooled by account", Pool.TREE: ", pooled by all accounts"}
-
-
-def price_text(
-    price: Price, currency: str, named: NamedPool | None = None, attributes: Attributes | None = None
-) -> str:
-    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km, by year`.
-
-    `0.05 EUR/each, in started steps of 100`; `3.00 EUR/h, the first 0.5 h free, for each visit, at most 20.00 EUR`;
-    `1.00 EUR/each, forward, after gate north within 30 minutes`. `named`: the pool of the tariff that it names.
-    `0.0228 CHF/km x 40 (weight), for class hgv`. `attributes`: those of the device; None: only the names of factors.
-    """
-    digits = exponent(currency)
-    if price.unit_amount is not None:
-        amounts = number_text(price.unit_amount, digits)
-    elif price.amounts:
-        amounts = f"{len(price.amounts)} amounts"
-    else:
-        tiers = ", ".join(
-            number_text(tier.unit_amount, digits) + ("" if tier.up_to is None else f" to {number_text(tier.up_to)}")
-            for tier in price.tiers
-        )
-        amounts = f"{price.tier_mode.value} {tiers}"
-    factors = ""
-    for name in price.times:
-        number = factor_of(attributes, name) if attributes is not None else None
-        factors += f" x {name}" if number is None else f" x {number_text(number)} ({name})"
-    step = f", in started steps of {number_text(price.step)}" if price.step else ""
-    pool, (allowance, unit) = (
-        price.pool_key(named),
-        (named.allowance, named.unit) if named else (price.allowance, price.unit),
-    )
-    free = f", the first {number_text(allowance)} {unit} free" if allowance else ""
-    visit = ", for each visit" if price.meter is Meter.STAY else ""
-    most = f", at most {number_text(price.most, digits)} {currency}" if price.most is not None else ""
-    direction = f", {price.direction.value}" if price.direction else ""
-    after = f", after gate {price.after} within {price.within} minutes" if price.after else ""
-    fact = f"{visit}{most}{direction}{after}"
-    shared = f", pool {pool.pool_id}" if pool.pool_id else ""
-    span = "" if pool.span is Span.CYCLE else f", by {pool.span}"
-    devices = f", for {selector_text(price.devices)}" if price.devices else ""
-    return f"{amounts} {currency}/{price.unit}{factors}{step}{free}{fact}{_POOLED[pool.scope]}{shared}{span}{devices}"
-
-
-def without_factors(text: str) -> str:
-    """The text of a price with the names of its factors instead of a device's numbers."""
-    return re.sub(r" x [\d.]+ \(([a-z0-9._-]+)\)", r" x \1", text)
-
-
-def cap_text(cap: Cap, currency: str) -> str:
-    """`at most 5.00 EUR a day for each device (distance, duration), only port, in window night`."""
-    of_whom = "for each device" if cap.scope is Pool.DEVICE else "for the account"
-    meters = ", ".join(sorted(meter.value for meter in cap.meters)) or "all meters"
-    zones = f", only {zones_text(cap.zones)}" if cap.zones else ""
-    windows = f", in window {', '.join(sorted(cap.windows))}" if cap.windows else ""
-    amount = f"at most {number_text(cap.amount, exponent(currency))} {currency} a {span_text(cap.span)}"
-    return f"{amount} {of_whom} ({meters}){zones}{windows}"
-
-
-def span_text(span: Span) -> str:
-    return "period" if span is Span.CYCLE else span.value
-
-
-def zones_text(zones: Iterable[str]) -> str:
-    named = {"": "outside all zones", ANY_ZONE: "any zone"}
-    return ", ".join(named.get(zone, zone) for zone in sorted(zones))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

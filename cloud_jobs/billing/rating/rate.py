@@ -54,7 +54,6 @@ from cloud_jobs.billing.rating.pools import (
     PriceBooks,
     RatedPrice,
     Uses,
-    cap_text,
     pool_shares,
     span_begin,
     split,
@@ -62,6 +61,7 @@ from cloud_jobs.billing.rating.pools import (
     whole_units,
 )
 from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
+from cloud_jobs.billing.rating.terms import cap_text
 from cloud_jobs.billing.units import Meter, round_ratio
 
 # Charges of one account: pools of quantities, each rounded once, then caps, fees and minimum fee.

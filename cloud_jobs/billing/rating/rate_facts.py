@@ -23,6 +23,7 @@ from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, Slot, local_times
 from cloud_jobs.billing.rating.facts import Facts, Passage, Visit
 from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, RatedPrice
+from cloud_jobs.billing.rating.terms import said
 from cloud_jobs.billing.units import Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
@@ -217,7 +218,7 @@ class _Pricing:
         place, text = Place(holder.account, holder.region, *device, zone, price.window), price.text
         rule = self._dearest(slot.version, price.price.meter, zone)
         if rule is not None:
-            text += f", the dearest within {rule.minutes} minutes"
+            text += said("dearest", minutes=rule.minutes)
         amounts = quantity, price.free_of(quantity), _fact_minor(price, quantity)
         return PricedFact(price.price.meter, place, text, price.tax, slot.version, day, moment_us, *amounts, fact)
 

@@ -21,8 +21,17 @@ from cloud_jobs.billing.documents import Document, DocumentType, Look
 from cloud_jobs.billing.documents.look import TEXTS, language
 from cloud_jobs.billing.documents.presentation import MAX_ANNEX_ENTRIES, Presentation
 from cloud_jobs.billing.rating import ChargeKind
-from cloud_jobs.billing.rating.fees import fee_text, minimum_text
-from cloud_jobs.billing.rating.pools import cap_text, price_text
+from cloud_jobs.billing.rating.terms import (
+    HEADS,
+    NAME,
+    TERMS,
+    cap_text,
+    fee_text,
+    minimum_text,
+    price_text,
+    said,
+    terms_of,
+)
 from cloud_jobs.billing.units import Meter
 from tests.cloud_jobs.billing.documents.rated import charge, fixed, issued, seller, taxed
 
@@ -141,6 +150,7 @@ def test_whatever_a_document_can_say_has_a_text() -> None:
     values += [("state", one.value) for one in CertificateState]
     values += [("vat", one.value) for one in VatCategory]
     values += [("type", one.value) for one in DocumentType]
+    values += [("price", key) for key in NAME | HEADS | TERMS]
     assert [f"{part}.{one}" for part, one in values if f"{part}.{one}".replace(" ", "_") not in KEYS["en"]] == []
     for kind in ChargeKind:
         shown = Presentation(issued(taxed([fixed(1, kind)] if kind is not ChargeKind.USAGE else [charge()])))
@@ -208,10 +218,11 @@ PRICES = [
 
 @pytest.mark.parametrize("price", PRICES)
 def test_every_price_of_rating_is_translated(price: str) -> None:
-    said = language("de").price(price)
-    assert said != price or price == "0.45 EUR/km"
+    assert "".join(said(*term) for term in terms_of(price)) == price
+    shown = language("de").price(price)
+    assert shown != price or price == "0.45 EUR/km"
     assert not re.search(
-        r"\b(to|first|free|pooled|most|least|each|all|steps|period|once|limited|Rate|only|any|outside)\b", said
+        r"\b(to|first|free|pooled|most|least|each|all|steps|period|once|limited|Rate|only|any|outside)\b", shown
     )
 
 

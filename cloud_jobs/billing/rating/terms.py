@@ -1,0 +1,230 @@
+"""Prices, caps, fees and minimums as text, which identifies charges: written of terms, and taken apart into them.
+
+A text has one head and then other terms, each of a template of this module. Documents say each term in their language.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from cloud_jobs.billing.contracts import ANY_ZONE, Cap, Fee, NamedPool, Pool, Price, Span
+from cloud_jobs.billing.contracts.attributes import Attributes, factor_of, selector_text
+from cloud_jobs.billing.contracts.fees import Every
+from cloud_jobs.billing.units import Meter, exponent
+
+NAME: Final = {"name": "{name}: "}
+HEADS: Final = {
+    "of_unit": "{amount} {currency}/{unit}",
+    "graduated": "graduated {tiers} {currency}/{unit}",
+    "volume": "volume {tiers} {currency}/{unit}",
+    "cap_day_device": "at most {amount} {currency} a day for each device",
+    "cap_day_account": "at most {amount} {currency} a day for the account",
+    "cap_period_device": "at most {amount} {currency} a period for each device",
+    "cap_period_account": "at most {amount} {currency} a period for the account",
+    "cap_year_device": "at most {amount} {currency} a year for each device",
+    "cap_year_account": "at most {amount} {currency} a year for the account",
+    "minimum_period": "at least {amount} {currency} a period",
+    "minimum_year": "at least {amount} {currency} a year",
+    "fee_period": "{amount} {currency} a period",
+    "fee_once": "{amount} {currency} once",
+    "fee_percent": "{amount} % of {meters}",
+}
+TERMS: Final = {
+    "factors": "{factors}",
+    "all_meters": " (all meters)",
+    "meters": " ({meters})",
+    "step": ", in started steps of {quantity} {unit}",
+    "free": ", the first {quantity} {unit} free",
+    "visit": ", for each visit",
+    "most": ", at most {amount} {currency}",
+    "forward": ", forward",
+    "backward": ", backward",
+    "after": ", after gate {gate} within {minutes} minutes",
+    "pooled_account": ", pooled by account",
+    "pooled_tree": ", pooled by all accounts",
+    "pool": ", pool {pool}",
+    "by_day": ", by day",
+    "by_week": ", by week",
+    "by_year": ", by year",
+    "device": ", for each device",
+    "days": ", {days} of {all} days",
+    "limited": ", limited to what was charged",
+    "zones": ", only {zones}",
+    "windows": ", in window {windows}",
+    "devices": ", for {devices}",
+    "dearest": ", the dearest within {minutes} minutes",
+    "vat_included": ", VAT included",
+}
+_TEMPLATES: Final = NAME | HEADS | TERMS
+_NUMBER: Final = r"\d+(?:\.\d+)?"
+_TIER: Final = rf"{_NUMBER}(?: to {_NUMBER})?"
+_FACTS: Final = {
+    "name": r"[^:]*(?::(?! )[^:]*)*",
+    "amount": rf"-?{_NUMBER}",
+    "currency": "[A-Z]{3}",
+    "unit": r"\w+",
+    "tiers": rf"{_TIER}(?:, {_TIER})*",
+    "factors": rf"(?: x {_NUMBER} \([a-z0-9._-]+\))+",
+    "meters": "[a-z, ]+",
+    "quantity": _NUMBER,
+    **dict.fromkeys(("minutes", "days", "all"), r"\d+"),
+}
+"""Patterns of facts; the others are any text."""
+
+
+class Term(NamedTuple):
+    """A part of a text, and its facts."""
+
+    key: str
+    facts: dict[str, str]
+
+
+@lru_cache(maxsize=4096)
+def terms_of(text: str) -> tuple[Term, ...]:
+    """The terms of a text; () for one that is not of this module."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        return ()
+    return tuple(
+        Term(key, {fact: found[f"{key}__{fact}"] for fact in _facts_of(template)})
+        for key, template in _TEMPLATES.items()
+        if found[key] is not None
+    )
+
+
+def _facts_of(template: str) -> Iterable[str]:
+    return [fact for _, fact, _, _ in string.Formatter().parse(template) if fact]
+
+
+def _pattern(key: str, template: str) -> str:
+    parts = (
+        re.escape(text) + (f"(?P<{key}__{fact}>{_FACTS.get(fact, '.+?')})" if fact else "")
+        for text, fact, _, _ in string.Formatter().parse(template)
+    )
+    return f"(?P<{key}>{''.join(parts)})"
+
+
+_TEXT: Final = re.compile(
+    "".join(f"{_pattern(*of)}?" for of in NAME.items())
+    + f"(?:{'|'.join(_pattern(*of) for of in HEADS.items())})"
+    + "".join(f"{_pattern(*of)}?" for of in TERMS.items())
+)
+
+
+def said(key: str, facts: Mapping[str, object] = MappingProxyType({}), **more: object) -> str:
+    """The text of one term."""
+    return _TEMPLATES[key].format(**facts, **more)
+
+
+def number_text(value: Decimal, digits: int = 0) -> str:
+    """A number without trailing zeros, but with at least `digits` digits after the point: 0.50, 0.4567, 100."""
+    whole, _, fraction = f"{value:f}".partition(".")
+    fraction = fraction.rstrip("0").ljust(digits, "0")
+    return f"{whole}.{fraction}" if fraction else whole
+
+
+def price_text(
+    price: Price, currency: str, named: NamedPool | None = None, attributes: Attributes | None = None
+) -> str:
+    """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km, by year`.
+
+    `2.00 EUR/km, in started steps of 100 km`; `3.00 EUR/h, the first 0.5 h free, for each visit, at most 20.00 EUR`;
+    `1.00 EUR/each, forward, after gate north within 30 minutes`. `named`: the pool of the tariff that it names.
+    `0.0228 CHF/km x 40 (weight), for class hgv`. `attributes`: those of the device; None: only the names of factors.
+    """
+    digits, of_unit = exponent(currency), {"currency": currency, "unit": price.unit}
+    if price.tiers:
+        tiers = (
+            number_text(tier.unit_amount, digits) + ("" if tier.up_to is None else f" to {number_text(tier.up_to)}")
+            for tier in price.tiers
+        )
+        head = said(price.tier_mode.value, tiers=", ".join(tiers), **of_unit)
+    else:
+        amount = (
+            f"{len(price.amounts)} amounts" if price.unit_amount is None else number_text(price.unit_amount, digits)
+        )
+        head = said("of_unit", amount=amount, **of_unit)
+    factors = ""
+    for name in price.times:
+        number = factor_of(attributes, name) if attributes is not None else None
+        factors += f" x {name}" if number is None else f" x {number_text(number)} ({name})"
+    pool, free = price.pool_key(named), named or price
+    terms = (
+        factors,
+        price.step and said("step", quantity=number_text(price.step), unit=price.unit),
+        free.allowance and said("free", quantity=number_text(free.allowance), unit=free.unit),
+        price.meter is Meter.STAY and said("visit"),
+        price.most is not None and said("most", amount=number_text(price.most, digits), currency=currency),
+        price.direction and said(price.direction.value),
+        price.after and said("after", gate=price.after, minutes=price.within),
+        pool.scope is not Pool.DEVICE and said(f"pooled_{pool.scope}"),
+        pool.pool_id and said("pool", pool=pool.pool_id),
+        pool.span is not Span.CYCLE and said(f"by_{pool.span}"),
+        price.devices and said("devices", devices=selector_text(price.devices)),
+    )
+    return head + "".join(term for term in terms if term)
+
+
+def without_factors(text: str) -> str:
+    """The text of a price with the names of its factors instead of a device's numbers."""
+    return re.sub(r" x [\d.]+ \(([a-z0-9._-]+)\)", r" x \1", text)
+
+
+def cap_text(cap: Cap, currency: str) -> str:
+    """`at most 5.00 EUR a day for each device (distance, duration), only port, in window night`."""
+    span = "period" if cap.span is Span.CYCLE else cap.span.value
+    terms = (
+        said(f"cap_{span}_{cap.scope}", amount=number_text(cap.amount, exponent(currency)), currency=currency),
+        said("meters", meters=_listed(cap.meters)) if cap.meters else said("all_meters"),
+        cap.zones and said("zones", zones=_zones(cap.zones)),
+        cap.windows and said("windows", windows=_listed(cap.windows)),
+    )
+    return "".join(term for term in terms if term)
+
+
+def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool) -> str:
+    """`Monthly rate: 1290.00 EUR a period, for each device, 20 of 31 days`; `Diesel: 3.7 % of distance, only port`.
+
+    `days`: those that are charged, and those that they are a part of.
+    """
+    if fee.amount is not None:
+        key = "fee_once" if fee.every is Every.ONCE else "fee_period"
+        head = said(key, amount=number_text(fee.amount, exponent(currency)), currency=currency)
+    else:
+        head = said(
+            "fee_percent", amount=number_text(fee.percent or Decimal(0)), meters=_listed(fee.meters) or "all usage"
+        )
+    only = _zones(fee.zones) if fee.zones else selector_text(fee.devices)
+    terms = (
+        fee.scope is Pool.DEVICE and said("device"),
+        _days(days),
+        is_limited and said("limited"),
+        only and said("zones", zones=only),
+    )
+    return said("name", name=fee.name) + head + "".join(term for term in terms if term)
+
+
+def minimum_text(amount: Decimal, currency: str, days: tuple[int, int], span: Span = Span.CYCLE) -> str:
+    """`at least 10.00 EUR a period, 20 of 31 days`."""
+    head = f"minimum_{'year' if span is Span.YEAR else 'period'}"
+    return said(head, amount=number_text(amount, exponent(currency)), currency=currency) + _days(days)
+
+
+def _days(days: tuple[int, int]) -> str:
+    charged, whole = days
+    return "" if charged == whole else said("days", days=charged, all=whole)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(map(str, names)))
+
+
+def _zones(zones: Iterable[str]) -> str:
+    named = {"": "outside all zones", ANY_ZONE: "any zone"}
+    return ", ".join(named.get(zone, zone) for zone in sorted(zones))
