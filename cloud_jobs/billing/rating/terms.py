@@ -144,12 +144,12 @@ def price_text(
             number_text(tier.unit_amount, digits) + ("" if tier.up_to is None else f" to {number_text(tier.up_to)}")
             for tier in price.tiers
         )
-        head = said(price.tier_mode.value, tiers=", ".join(tiers), **of_unit)
+        head = said(price.tier_mode.value, of_unit, tiers=", ".join(tiers))
     else:
         amount = (
             f"{len(price.amounts)} amounts" if price.unit_amount is None else number_text(price.unit_amount, digits)
         )
-        head = said("of_unit", amount=amount, **of_unit)
+        head = said("of_unit", of_unit, amount=amount)
     factors = ""
     for name in price.times:
         number = factor_of(attributes, name) if attributes is not None else None
