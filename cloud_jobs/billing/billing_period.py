@@ -16,9 +16,10 @@ from geo.reference.moments import FIRST_YEAR, LAST_YEAR, QUARTER
 from waybill.settings import nearest
 
 _HELP: Final = (
-    "use 2026, 2026-03, 2026-03-05, or FIRST/LAST with both days included, for instance 2026-03-05/2026-03-19"
+    "use 2026, 2026-Q1, 2026-03, 2026-03-05, or FIRST/LAST with both days included, for instance 2026-03-05/2026-03-19"
 )
 _TEXT: Final = re.compile(r"(\d{4})(?:-(\d\d))?(?:-(\d\d))?", re.ASCII)
+_QUARTER: Final = re.compile(r"(\d{4})-Q([1-4])", re.ASCII)
 _DAY: Final = timedelta(days=1)
 _EPOCH: Final = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
 _OF_THE_MACHINE: Final = {"Factory", "localtime", "posixrules"}
@@ -54,7 +55,7 @@ class BillingPeriod:
 
     @classmethod
     def parse(cls, text: str, time_zone: str) -> BillingPeriod:
-        """A year, a month, a day, or two of them separated by a slash. Raises BadPeriod."""
+        """A year, a quarter, a month, a day, or two of them separated by a slash. Raises BadPeriod."""
         try:
             first, _, last = text.partition("/")
             return cls(time_zone, _days(first)[0], _days(last if "/" in text else first)[1])
@@ -95,13 +96,13 @@ def cycle_days(cycle: Cycle, anchor: date, day: date) -> tuple[date, date]:
     """First and last day of the cycle that has a day.
 
     Months, quarters and years are counted from `anchor`; a month without the anchor's day has the first of the next
-    month instead. Weeks begin on Mondays and end with the contract year.
+    month instead. Weeks begin on Mondays.
     """
     if cycle is Cycle.DAY:
         return day, day
     if cycle is Cycle.WEEK:
-        year, monday = cycle_days(Cycle.YEAR, anchor, day), day - _DAY * day.weekday()
-        return max(monday, year[0]), min(monday + _DAY * 6, year[1])
+        monday = day - _DAY * day.weekday()
+        return monday, monday + _DAY * 6
     step, months = _MONTHS[cycle], (day.year - anchor.year) * 12 + day.month - anchor.month
     number = months // step
     if _after_months(anchor, number * step) > day:
@@ -152,6 +153,9 @@ def day_start(time_zone: str, day: date) -> datetime:
 
 def _days(text: str) -> tuple[date, date]:
     """First and last day of a text. Raises ValueError."""
+    if found := _QUARTER.fullmatch(text.strip()):
+        year, last_month = int(found[1]), 3 * int(found[2])
+        return date(year, last_month - 2, 1), date(year, last_month, monthrange(year, last_month)[1])
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise ValueError(text)

@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days, zone_of
+from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
 from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.payer_contract import doubtful_rates, doubtful_taxes
 from cloud_jobs.billing.contracts.prices import ANY_ZONE, ZonePath, zones_of
-from cloud_jobs.billing.contracts.published import MODEL_OF, NEW_YEAR
+from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.errors import BadPeriod
@@ -331,8 +331,7 @@ def _period_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPer
     try:
         zone = contracts.time_zone_of(payer)
         day = moment.astimezone(zone_of(zone)).date()
-        cycle, anchor = contracts.cycle_of(payer, BillingPeriod(zone, day, day))
-        return BillingPeriod(zone, *cycle_days(cycle or Cycle.MONTH, anchor if cycle else NEW_YEAR, day))
+        return BillingPeriod(zone, *contracts.cycle_at(payer, day).days)
     except (UnknownPayer, BadPeriod):
         return None
 

@@ -49,7 +49,7 @@ class OtherCycle(ContractFault):
         )
         super().__init__(
             f"account {account!r} is billed by {cycle}, and {period} is none of its periods; close {named} instead, "
-            "or publish the account without a cycle",
+            "or write another cycle into its payer",
             ("account", account),
         )
         self.is_part = is_part

@@ -73,6 +73,11 @@ class Fee(Selects):
         """Whether a day in force is enough for all of it."""
         return self.every is Every.ONCE or self.proration is Proration.WHOLE
 
+    @property
+    def is_by_cycle(self) -> bool:
+        """Whether it is an amount for each period."""
+        return self.amount is not None and self.every is Every.PERIOD
+
     def holds_on(self, day: date) -> bool:
         if self.every is Every.ONCE:
             return day == self.begin

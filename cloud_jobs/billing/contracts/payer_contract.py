@@ -121,6 +121,12 @@ class AccountContract:
         return any(span.tariff.spans & {Span.DAY, Span.WEEK} for span in self.spans)
 
     @property
+    def is_by_cycle(self) -> bool:
+        """Whether it has amounts for each period, or something of a year."""
+        fees = (fee for of in self.fees for fee in of.fees)
+        return any(span.tariff.is_by_cycle for span in self.spans) or any(fee.is_by_cycle for fee in fees)
+
+    @property
     def sells_inferred_entries(self) -> bool:
         """Whether a tariff version has a price for them; otherwise they affect no charge."""
         return any(Meter.INFERRED_ENTRY in span.tariff.sold for span in self.spans)
@@ -139,7 +145,7 @@ class PayerContract:
     those below it, by id. `rates`: units of the payer's currency for one unit of each other tariff currency, at the
     period's last moment. `tax_rate`: of the seller's currency for VAT, if it is another. `digest`: SHA-256 (hex) over
     the texts of all versions used. `earlier`: its periods before this one, in order, that pools, caps and minimums of a
-    contract year or week depend on.
+    contract year or week depend on. `cut_days`: the days of its cycle that are not in the period.
     """
 
     account: Account
@@ -150,6 +156,7 @@ class PayerContract:
     digest: str
     tax_rate: Decimal | None = None
     earlier: tuple[PayerContract, ...] = ()
+    cut_days: int = 0
 
     @property
     def id(self) -> str:

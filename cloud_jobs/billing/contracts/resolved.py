@@ -5,6 +5,7 @@ Pure. Each publication is validated once and little of it is kept; the texts tha
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days, days_text
+from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days, days_text, zone_of
 from cloud_jobs.billing.contracts.account import Account, DoubtBounds
 from cloud_jobs.billing.contracts.errors import (
     BlockedPayer,
@@ -278,6 +279,18 @@ def _touching(device: Numbers, begin: Numbers, end: Numbers) -> list[tuple[int, 
 
 Days = tuple[date, date]
 _DAY: Final = timedelta(days=1)
+
+
+class PayerCycle(NamedTuple):
+    """`cycle`: None is stated; it is the month where something depends on it. `days`: first and last day of a period.
+    `cut_days`: the days of the cycle that are not in it, because another cycle or a contract year begins.
+    """
+
+    cycle: Cycle | None
+    days: Days
+    cut_days: int
+
+
 _PAID_WITH: Final = ("legal entity", "currency")
 _NO_TARIFF: Final = TariffFacts(sold=frozenset(), not_sold=frozenset())
 
@@ -419,9 +432,12 @@ class Contracts:
 
         A publication that cannot be used blocks those who use its id, for every period that ends after its start.
         """
-        if fault := self._other_cycle(payer_id, period):
+        cycle, fault = self._other_cycle(payer_id, period)
+        if cycle and fault:
             raise BlockedPayer(payer_id, period, [fault])
         made, spans = self._of_period(payer_id, period)
+        if fault and any(terms.is_by_cycle for terms in made.accounts):
+            raise BlockedPayer(payer_id, period, [fault])
         if any(one & {Span.WEEK, Span.YEAR} for one in spans.values()):
             return self._with_earlier(made, spans)
         return made
@@ -446,38 +462,51 @@ class Contracts:
         faults += self._refused_faults({*parts.used, *(("account", name) for name in names)}, period)
         if faults or made is None:
             raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
-        return made, parts.spans
+        cycle = self.cycle_at(payer_id, period.first_day)
+        # a longer period has no cycle
+        return replace(made, cut_days=cycle.cut_days if cycle.days[1] == period.last_day else 0), parts.spans
 
-    def cycle_of(self, payer_id: str, period: BillingPeriod) -> tuple[Cycle | None, date]:
-        """The cycle of a payer at the end of a period (None: any), and the day from which it is counted."""
-        *_, last = (None, *self._accounts.get(payer_id, _NO_ACCOUNT).within(micros(period.start), micros(period.end)))
-        if last is None or last.facts.pays is None:
-            return None, NEW_YEAR
-        return last.facts.pays.cycle, last.facts.anchor
+    def cycle_at(self, payer_id: str, day: date) -> PayerCycle:
+        """The cycle of a payer, and the period that has a day. Raises UnknownPayer."""
+        zone, runs = zone_of(self.time_zone_of(payer_id)), list[tuple[date, Cycle | None, date | None]]()
+        for one in self._accounts[payer_id].all:
+            agreed = one.facts.pays and (one.facts.pays.cycle, one.facts.year_begins)
+            if agreed and (not runs or runs[-1][1:] != agreed):
+                begin = moment_of(one.begin_us).astimezone(zone).date() if runs else date.min
+                runs.append((begin, *agreed))
+        number = bisect_right([begin for begin, *_ in runs], day) - 1
+        begin, cycle, year_begins = runs[number]
+        first, last = cycle_days(cycle or Cycle.MONTH, year_begins or NEW_YEAR, day)
+        # another cycle ends this one, and so does a contract year
+        cuts = [(begin, runs[number + 1][0] - _DAY if runs[number + 1 :] else date.max)]
+        cuts += [cycle_days(Cycle.YEAR, year_begins, day)] if year_begins else []
+        days = max(first, *(one for one, _ in cuts)), min(last, *(one for _, one in cuts))
+        return PayerCycle(cycle, days, (last - first).days - (days[1] - days[0]).days)
 
-    def _other_cycle(self, payer_id: str, period: BillingPeriod) -> OtherCycle | None:
-        cycle, anchor = self.cycle_of(payer_id, period)
-        if cycle is None:
-            return None
-        periods = [cycle_days(cycle, anchor, period.first_day)]
-        while periods[-1][1] < period.last_day:
-            periods.append(cycle_days(cycle, anchor, periods[-1][1] + _DAY))
+    def _other_cycle(self, payer_id: str, period: BillingPeriod) -> tuple[Cycle | None, OtherCycle | None]:
+        """The stated cycle of a payer, and the fault of a period that is none of its cycle, or of the months."""
+        try:
+            found = [self.cycle_at(payer_id, period.first_day)]
+        except UnknownPayer:
+            return None, None
+        while found[-1].days[1] < period.last_day:
+            found.append(self.cycle_at(payer_id, found[-1].days[1] + _DAY))
+        periods, cycle = [one.days for one in found], found[0].cycle
         if periods == [(period.first_day, period.last_day)]:
-            return None
-        is_part = len(periods) == 1
-        return OtherCycle(payer_id, cycle, period, [days_text(*one) for one in periods], is_part=is_part)
+            return cycle, None
+        named = [days_text(*one) for one in periods]
+        return cycle, OtherCycle(payer_id, cycle or Cycle.MONTH, period, named, is_part=len(periods) == 1)
 
     def _with_earlier(self, made: PayerContract, spans: Mapping[str, Set[Span]]) -> PayerContract:
         """The contract with its contract years, and with the earlier periods of the year or week. Raises
         BlockedPayer.
         """
         period, made = made.period, self._with_years(made)
-        cycle, anchor = self.cycle_of(made.id, period)
         of_year = [terms for terms in made.accounts if Span.YEAR in spans.get(terms.id, ())]
-        faults = [fault for terms in of_year for fault in _year_faults(made, terms, cycle, anchor)]
+        faults = [fault for terms in of_year for fault in self._year_faults(made, terms)]
         begin, days = min((terms.year[0] for terms in of_year if terms.year), default=period.first_day), list[Days]()
         while not faults and begin < period.first_day:
-            last = min(cycle_days(cycle or Cycle.YEAR, anchor, begin)[1], period.first_day - _DAY)
+            last = min(self.cycle_at(made.id, begin).days[1], period.first_day - _DAY)
             days.append((begin, last))
             begin = last + _DAY
         first = days[0][0] if days else period.first_day
@@ -505,6 +534,25 @@ class Contracts:
         anchors = {name: facts.year_begins or own[made.id].anchor for name, facts in own.items()}
         years = {name: cycle_days(Cycle.YEAR, anchor, made.period.first_day) for name, anchor in anchors.items()}
         return replace(made, accounts=tuple(replace(terms, year=years[terms.id]) for terms in made.accounts))
+
+    def _year_faults(self, made: PayerContract, terms: AccountContract) -> Iterator[ContractFault]:
+        """Why an account cannot have pools, caps or a minimum of a contract year."""
+        assert terms.year is not None
+        first, last = terms.year
+        if last < made.period.last_day or self.cycle_at(made.id, first).days[0] != first:
+            yield ContractFault(
+                f"the contract year of account {terms.id!r} begins on {first}, within a period of account {made.id!r}, "
+                "which pays; write year_begins, and let it be the first day of a period",
+                ("account", terms.id),
+            )
+        for tariff in {span.tariff.id: span.tariff for span in terms.spans}.values():
+            if Span.YEAR in tariff.spans and tariff.currency != made.payer.currency:
+                yield ContractFault(
+                    f"tariff {tariff.id!r} has a pool, cap or minimum of a contract year in {tariff.currency}, and "
+                    f"account {made.id!r} pays in {made.payer.currency}: a year has many exchange rates; price it in "
+                    "the payer's currency",
+                    ("tariff", tariff.id),
+                )
 
     def _refused_faults(self, used: Set[Named], period: BillingPeriod) -> list[ContractFault]:
         return [
@@ -535,34 +583,6 @@ class Contracts:
             return UnknownPayer(account, "is not in force in the period")
         fault = self._tree.way_up(account, there[-1].end_us - 1)
         return fault or UnknownPayer(account, f"is paid for by its parent, {there[-1].facts.parent!r}")
-
-
-def _year_faults(
-    made: PayerContract, terms: AccountContract, cycle: Cycle | None, anchor: date
-) -> Iterator[ContractFault]:
-    """Why an account cannot have pools, caps or a minimum of a contract year."""
-    assert terms.year is not None
-    first, last = terms.year
-    if cycle is None:
-        yield ContractFault(
-            f"account {terms.id!r} has a pool, cap or minimum of a contract year, which needs the cycle of its payer: "
-            f'write cycle, for instance "month", into the payer of account {made.id!r}',
-            ("account", made.id),
-        )
-    elif last < made.period.last_day or cycle_days(cycle, anchor, first)[0] != first:
-        yield ContractFault(
-            f"the contract year of account {terms.id!r} begins on {first}, within a period of account {made.id!r}, "
-            "which pays; let year_begins be the first day of a period",
-            ("account", terms.id),
-        )
-    for tariff in {span.tariff.id: span.tariff for span in terms.spans}.values():
-        if Span.YEAR in tariff.spans and tariff.currency != made.payer.currency:
-            yield ContractFault(
-                f"tariff {tariff.id!r} has a pool, cap or minimum of a contract year in {tariff.currency}, and account "
-                f"{made.id!r} pays in {made.payer.currency}: a year has many exchange rates; price it in the payer's "
-                "currency",
-                ("tariff", tariff.id),
-            )
 
 
 def _may_begin_before(refused: RefusedVersion, moment: datetime) -> bool:

@@ -268,6 +268,11 @@ class Tariff(Contract):
         found |= {cap.span for cap in self.caps} | ({self.minimum_span} if self.minimum_amount is not None else set())
         return frozenset(found - {Span.CYCLE})
 
+    @cached_property
+    def is_by_cycle(self) -> bool:
+        """Whether it has an amount for each period, or something of a year, so that periods must follow a cycle."""
+        return self.minimum_amount is not None or Span.YEAR in self.spans or any(fee.is_by_cycle for fee in self.fees)
+
     def _cap_faults(self) -> Iterator[str]:
         windows = {price.window for price in self.prices}
         for number, cap in enumerate(self.caps):

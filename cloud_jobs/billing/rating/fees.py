@@ -168,7 +168,7 @@ def fees_due(
     terms: AccountContract, contract: PayerContract, book: PriceBook, charges: Sequence[Charge], kept: KeptShares
 ) -> list[FeeDue]:
     """The fees of an account with these usage charges and caps, surcharges before credits."""
-    whole = len(days_within(contract.period, *_ends_of(contract.period)))
+    whole = _days_of_cycle(contract)
     account = {_ACCOUNT: ("", account_days(terms, contract.period))}
     devices: dict[Scope, tuple[str, Days]] = {}
     dues: list[FeeDue] = []
@@ -219,8 +219,10 @@ def _taxed(dues: list[FeeDue], owed: dict[str, int], tax: str) -> list[FeeDue]:
     return ordered
 
 
-def _ends_of(period: BillingPeriod) -> tuple[int, int]:
-    return quarter_number(period.start) * QUARTER_US, quarter_number(period.end) * QUARTER_US
+def _days_of_cycle(contract: PayerContract) -> int:
+    """The days that amounts of a period are for: also those that are cut off its cycle."""
+    begin, end = (quarter_number(one) * QUARTER_US for one in (contract.period.start, contract.period.end))
+    return len(days_within(contract.period, begin, end)) + contract.cut_days
 
 
 def _devices(assigned: Iterable[Assigned], period: BillingPeriod) -> dict[Scope, tuple[str, Days]]:
@@ -278,7 +280,7 @@ def minimum_due(
     tariff = book.tariffs[-1] if book.tariffs else None
     if tariff is None or tariff.minimum_amount is None:
         return None
-    whole = len(days_within(contract.period, *_ends_of(contract.period)))
+    whole = _days_of_cycle(contract)
     own, owed_minor = len(account_days(terms, contract.period)), sum(owed.values())
     has_devices = bool(terms.assigned)
     if tariff.minimum_span is Span.YEAR:

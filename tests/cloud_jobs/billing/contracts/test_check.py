@@ -243,7 +243,9 @@ def test_each_change_of_a_sum_is_named_with_its_price_fee_minimum_or_tax(tmp_pat
     later = ('"standard"\neffective_from = 2026', '"standard"\neffective_from = 2027')
     fee = ("windows = [", 'fees = [{ id = "r", name = "Rate", amount = 9.00, proration = "whole" }]\nwindows = [')
     for when in ((), (later,)):
-        [one] = effect(*when, fee, ("minimum_amount = 5.00", "minimum_amount = 5000.00")).payers
+        least = ('currency = "EUR"\nprices', 'currency = "EUR"\nminimum_amount = 5000.00\nprices')
+        daily = ("time_zone = ", 'cycle = "day"\ntime_zone = ')
+        [one] = effect(*when, fee, least, daily).payers
         lines = {line.of: line for line in one.lines}
         added = lines["acme, fee Rate"]
         assert (added.was, added.now, added.now_minor) == ("", "Rate: 9.00 EUR a period", 900)

@@ -187,9 +187,66 @@ def test_other_periods_than_those_of_the_cycle_are_refused_with_the_right_ones()
     assert "close 2026-02-15/2026-03-14, 2026-03-15/2026-04-14" in refused(agreed([tariff()], "month"), "2026-03")
 
 
+RATE = {"id": "rate", "name": "Rate", "amount": "70"}
+
+
+def test_amounts_of_a_period_need_whole_periods_of_a_cycle_which_is_the_month_if_none_is_stated() -> None:
+    by_fee, by_minimum = (tariff(effective_from=BEGIN, **of) for of in ({"fees": [RATE]}, {"minimum_amount": "5"}))
+    of_year = tariff(price(span="year"), effective_from=BEGIN)
+    for one in (by_fee, by_minimum, of_year):
+        made = agreed([one], None, year_begins=None)
+        assert "close 2026-03 instead" in refused(made, "2026-03-20")
+        assert "close 2026-01, 2026-02, 2026-03 instead" in refused(made, "2026-Q1")
+        made.contract_of("acme", BillingPeriod.parse("2026-03", BERLIN))
+    own = agreed([tariff(effective_from=BEGIN)], None, year_begins=None, fees=[RATE])
+    assert "close 2026-03 instead" in refused(own, "2026-03-20")
+    once = agreed([tariff(effective_from=BEGIN, fees=[RATE | {"every": "once", "begin": "2026-03-20"}])], None)
+    assert billed(once, date(2026, 3, 20), date(2026, 3, 21), []).net_minor == 14000
+
+
+def test_a_week_runs_through_the_new_year_and_is_paid_by_days_where_a_stated_year_cuts_it() -> None:
+    weekly = tariff(effective_from=BEGIN, fees=[RATE], minimum_amount="105")
+    through = agreed([weekly], "week", year_begins=None)
+    assert "close 2026-12-28/2027-01-03 instead" in refused(through, "2026-12-28/2026-12-31")
+    # each of the two accounts has the fee and the minimum
+    assert billed(through, date(2026, 12, 28), date(2027, 1, 3), []).net_minor == 2 * 10500
+    cut = agreed([weekly], "week", year_begins="2026-01-01")
+    found = [
+        billed(cut, *days, [])
+        for days in ((date(2026, 12, 28), date(2026, 12, 31)), (date(2027, 1, 1), date(2027, 1, 3)))
+    ]
+    assert [one.net_minor for one in found] == [2 * 6000, 2 * 4500]
+    assert "Rate: 70.00 EUR a period, 4 of 7 days" in {one.key.price for one in found[0].charges}
+
+
+def test_earlier_periods_are_those_of_the_cycle_of_their_time() -> None:
+    """Six months of 1,000.00 and two quarters of 3,000.00 are the agreed 12,000.00."""
+    rates = [RATE | {"amount": amount} for amount in ("1000", "3000")]
+    first = tariff(effective_from=BEGIN, fees=[rates[0]], minimum_amount="12000", minimum_span="year")
+    tariffs = [first, first | {"effective_from": "2026-06-30T22:00:00Z", "fees": [rates[1]]}]
+    acme = account("acme", device("van", begin=BEGIN), payer=payer(cycle="month")) | {"effective_from": BEGIN}
+    quarterly = acme | {"effective_from": "2026-06-30T22:00:00Z", "payer": payer(cycle="quarter")}
+    made = contracts(legal_entity(effective_from=BEGIN), acme, quarterly, *tariffs)
+    of_year = made.contract_of("acme", BillingPeriod.parse("2026-Q4", BERLIN))
+    assert [str(one.period) for one in of_year.earlier] == [f"2026-0{month}" for month in range(1, 7)] + [
+        "2026-07-01/2026-09-30"
+    ]
+    assert billed(made, date(2026, 10, 1), date(2026, 12, 31), []).net_minor == 300000
+    # another cycle in the middle of one ends it
+    odd = made_with(acme, quarterly | {"effective_from": "2026-08-14T22:00:00Z"}, first)
+    assert "close 2026-07, 2026-08-01/2026-08-14, 2026-08-15/2026-09-30 instead" in refused(odd, "2026-Q3")
+    cut = billed(odd, date(2026, 8, 15), date(2026, 9, 30), [])
+    assert [one.key.price for one in cut.charges] == ["Rate: 1000.00 EUR a period, 47 of 92 days"]
+
+
+def made_with(*bodies: dict[str, Any]) -> Contracts:
+    return contracts(legal_entity(effective_from=BEGIN), *bodies)
+
+
 def test_what_a_contract_year_needs_is_named() -> None:
     of_year = tariff(price(span="year"), effective_from=BEGIN)
-    assert "needs the cycle of its payer" in refused(agreed([of_year], None), "2026-04")
+    weekly = refused(agreed([of_year], "week", year_begins=None), "2026-03-30/2026-04-05")
+    assert "begins on 2026-01-01, within a period of account 'acme'" in weekly
     dollars = of_year | {"currency": "USD"}
     rate_of = {
         "id": "usd-eur",
