@@ -27,7 +27,7 @@ from cloud_jobs.billing.rating import (
 )
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
 from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key, rate_of
-from cloud_jobs.billing.rating.facts import Facts, Passage, rows_of_facts
+from cloud_jobs.billing.rating.facts import NO_FACTS, Facts, Passage, rows_of_facts
 from cloud_jobs.billing.rating.fees import FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
     Place,
@@ -42,7 +42,7 @@ from cloud_jobs.billing.rating.pools import (
     worth_of,
 )
 from cloud_jobs.billing.rating.rate import AccountRating, CapReduction, account_bill
-from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
+from cloud_jobs.billing.rating.rate_facts import PricedFact, priced_facts
 from cloud_jobs.billing.rating.terms import number_text
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
@@ -221,14 +221,14 @@ def explain_facts(contract: PayerContract, facts: Facts, charge: Charge) -> Expl
     )
     contract = _of_account(contract, key.account)
     place = Place.of(key)
-    for _, priced in priced_facts(contract, {key.account: _book(contract)}, facts):
+    for _, priced in priced_facts(contract, PriceBooks(), facts):
         found += [
             one for one in priced if (one.meter, one.place, one.text, one.tax) == (key.meter, place, key.price, key.tax)
         ]
     return Explanation(
         charge=charge,
         hours=(),
-        digest=rows_of_facts({one.fact for one in found}).digest if found else "",
+        digest=rows_of_facts(one.fact for one in found).digest if found else "",
         amount_minor=_without_tax(charge, sum(one.minor for one in found)),
         arithmetic=(
             *((_fact_text(one), f"{amount_text(one.minor, currency)} {currency}") for one in found),
@@ -476,6 +476,6 @@ def _rated(contract: PayerContract, usage: pa.Table, facts: Facts = NO_FACTS) ->
     rating = AccountRating(account, book, contract, found.metered)
     for cell in found.cells:
         rating.add(cell)
-    for _, priced in priced_facts(contract, {account.id: book}, facts):
+    for _, priced in priced_facts(contract, PriceBooks(), facts):
         rating.add_facts(priced)
     return rating

@@ -14,11 +14,11 @@ from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey, Span
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
-from cloud_jobs.billing.rating.facts import Facts
+from cloud_jobs.billing.rating.facts import DeviceFacts, Facts
 from cloud_jobs.billing.rating.terms import price_text, without_factors
 from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
-from cloud_jobs.billing.register.facts_at import FactLists, read_facts, sells_facts
+from cloud_jobs.billing.register.facts_at import read_facts, sells_facts
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.units import FACTS, Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
@@ -238,11 +238,11 @@ def _explained_derived(lake: Lake, snapshot: LakeState, contract: PayerContract,
 
 
 def _facts(lake: Lake, snapshot: LakeState, contract: PayerContract, devices: Collection[TenantDevice]) -> Facts:
-    found = FactLists()
+    found: dict[TenantDevice, DeviceFacts] = {}
     if sells_facts(contract):
         usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
         read_facts(lake, snapshot, {contract.id: found}, contracts=[contract], devices=devices, usage=usage)
-    return found.facts
+    return found
 
 
 def _pools_of(contract: PayerContract, account: str, charged: ChargeKey | None = None) -> Iterator[PoolKey]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -135,46 +135,70 @@ def _entered(agreed: Agreed, visit: TrueVisit) -> list[Used]:
 
 
 def _stays(agreed: Agreed, visit: TrueVisit) -> list[Used]:
-    """The parts of a visit that end in the period: at its end, or where the account changes."""
-    device = visit.tenant, visit.device
-    changes = {
+    """The stays of a visit that end in the period: at its end, or where an account gives the device away or no longer
+    sells stays. A stay is charged when it ends, in parts: each at the price of its time, and of one local day.
+    """
+    device, instant = (visit.tenant, visit.device), timedelta(microseconds=1)
+    until = agreed.end if visit.end is None else visit.end
+
+    def seller(moment: datetime) -> str | None:
+        holder = agreed.holder(device, moment)
+        return holder[0] if holder and any(price.meter == "stay" for price in holder[2].prices) else None
+
+    found: list[Used] = []
+    parts: list[Used] = []
+    since, exact = visit.begin, Fraction(0)
+    for begin, end in pairwise(sorted({visit.begin, until, *_borders(agreed, visit.begin, until)})):
+        holder = agreed.holder(device, begin)
+        if holder is None or seller(begin) is None:
+            continue
+        if not parts:
+            since, exact = begin, Fraction(0)
+        price = price_of(holder[2], "stay", visit.zone, window_at(holder[2], agreed.local(since)))
+        assert price is not None
+        (free, cost), (was_free, had_cost) = (_stay(price, one - since) for one in (end, begin))
+        worth, before = agreed.worth(holder[2].currency), exact
+        exact += (cost - had_cost) * worth
+        if price.most is not None:
+            exact = min(exact, max(before, price.most * worth))
+        exact = max(exact, Fraction(0))
+        lasted = (end - since) // timedelta(milliseconds=1) - (begin - since) // timedelta(milliseconds=1)
+        of = _used(agreed, begin, holder, (*device, visit.zone), price=price, quantity=lasted, free=free - was_free)
+        parts.append(of._replace(minor=half_up(exact) - half_up(before)))
+        moved = seller(end) != seller(begin)
+        if moved or end == visit.end:
+            # A period does not contain its end; a change of account ends a stay with the last moment before it.
+            ended = end - instant if moved else end
+            found += [one._replace(moment=ended) for one in parts] if agreed.covers(ended) else []
+            parts = []
+    return found
+
+
+def _borders(agreed: Agreed, begin: datetime, end: datetime) -> list[datetime]:
+    """The moments between at which terms may change, and local midnights."""
+    changes = [
         moment
         for account in agreed.contracts.accounts.values()
         for one in account.devices
         for moment in (account.effective_from, account.effective_until, one.begin, one.end)
-        if moment is not None and visit.begin < moment and (visit.end is None or moment <= visit.end)
-    }
-    found, since = [], visit.begin
-    instant = timedelta(microseconds=1)
-    for moment in sorted({*changes, *([] if visit.end is None else [visit.end])}):
-        before, after = agreed.holder(device, moment - instant), agreed.holder(device, moment)
-        moved = (before and before[0]) != (after and after[0])
-        if moment != visit.end and not moved:
-            continue
-        # A period does not contain its end; a change of account ends a stay with the last moment before it.
-        ended, holder = (moment - instant, before) if moved else (moment, after)
-        if holder is not None and agreed.covers(ended):
-            tariff = holder[2]
-            price = price_of(tariff, "stay", visit.zone, window_at(tariff, agreed.local(visit.begin)))
-            if price is not None:
-                lasted = (moment - since) // timedelta(milliseconds=1)
-                free, exact = _stay(price, lasted)
-                of = *device, visit.zone
-                found.append(_used(agreed, ended, holder, of, quantity=lasted, price=price, free=free, exact=exact))
-        since = moment
-    return found
+    ]
+    changes += [tariff.effective_from for tariff in agreed.contracts.tariffs.values()]
+    day, last = agreed.local(begin).date(), agreed.local(end).date()
+    while day < last:
+        day += timedelta(days=1)
+        changes.append(datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(agreed.days.time_zone)).astimezone(UTC))
+    return [moment for moment in changes if moment is not None and begin < moment < end]
 
 
-def _stay(price: AgreedPrice, lasted_ms: int) -> tuple[int, Fraction]:
-    """Free time and amount of a stay."""
+def _stay(price: AgreedPrice, lasted: timedelta) -> tuple[int, Fraction]:
+    """Free time and amount of a stay, without its maximum."""
     unit = 86_400_000 if price.unit == "day" else BASE_IN_UNIT[price.unit]
-    units = Fraction(lasted_ms, unit)
+    units = Fraction(lasted // timedelta(milliseconds=1), unit)
     free = min(units, price.allowance)
     paid = units - free
     if price.step and paid:
         paid = (math.ceil(units / price.step) - math.floor(price.allowance / price.step)) * price.step
-    exact = tiered(price, paid)
-    return int(free * unit), exact if price.most is None else min(exact, price.most)
+    return int(free * unit), tiered(price, paid)
 
 
 def _driven_days(agreed: Agreed, visits: Sequence[TrueVisit], usage: list[TrueQuarter]) -> list[Used]:
@@ -267,14 +291,18 @@ def _dearest(found: list[Used]) -> list[Used]:
             and (not rule.meters or one.price.meter in rule.meters)
             and (not rule.zones or "*" in rule.zones or one.zone in rule.zones)
         ]
-        # Of several that cost the same, the first is paid.
-        mine.sort(key=lambda number: (found[number].moment, found[number].price.meter, found[number].zone))
-        while mine:
-            until = found[mine[0]].moment + timedelta(microseconds=int(rule.minutes * 60_000_000))
-            together = [number for number in mine if found[number].moment <= until]
-            dearest = max(together, key=lambda number: found[number].minor or 0)
-            free |= set(together) - {dearest}
-            mine = mine[len(together) :]
+        # The parts of a stay are one fact. Of several facts that cost the same, the first is paid.
+        parts: dict[tuple[datetime, str, str], list[int]] = {}
+        for number in mine:
+            one = found[number]
+            parts.setdefault((one.moment, one.price.meter, one.zone), []).append(number)
+        left = sorted(parts)
+        while left:
+            until = left[0][0] + timedelta(microseconds=int(rule.minutes * 60_000_000))
+            together = [of for of in left if of[0] <= until]
+            dearest = max(together, key=lambda of: sum(found[number].minor or 0 for number in parts[of]))
+            free |= {number for of in together if of != dearest for number in parts[of]}
+            left = left[len(together) :]
     return [one._replace(minor=0, free=one.quantity) if number in free else one for number, one in enumerate(found)]
 
 

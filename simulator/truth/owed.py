@@ -86,7 +86,12 @@ def owed_by(
     of_facts = facts_used(Agreed(contracts, family, days, worth), quarters, facts)
     charges = [*usage_charges(used, worth), *fact_charges(of_facts)]
     used += of_facts
-    charges += daily_caps(used, charges, caps_on_days(contracts, family, days), worth)
+    caps_on = caps_on_days(contracts, family, days)
+    for one in of_facts:
+        # A stay may have begun before the period, which has its first caps for these days, too.
+        first = min(day for account, day in caps_on if account == one.account)
+        caps_on.setdefault((one.account, one.day), caps_on[one.account, first])
+    charges += daily_caps(used, charges, caps_on, worth)
     for name in family:
         of = contracts.days_of(name, days)
         assert of is not None

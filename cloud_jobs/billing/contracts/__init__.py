@@ -21,6 +21,7 @@ from cloud_jobs.billing.contracts.fields import (
 )
 from cloud_jobs.billing.contracts.invoicing import Contact, DirectDebit, Endpoint, Payment, Profile
 from cloud_jobs.billing.contracts.payer_contract import (
+    REACH,
     AccountContract,
     Assigned,
     FeeSpan,
@@ -42,6 +43,7 @@ __all__ = [
     "MODEL_OF",
     "NEEDS_BUYERS_VAT_ID",
     "NEEDS_SELLERS_VAT_ID",
+    "REACH",
     "Account",
     "AccountContract",
     "Address",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -40,6 +40,9 @@ from cloud_jobs.billing.contracts.windows import Calendar, window_at
 from cloud_jobs.billing.units import FACTS, Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
+
+REACH: Final = timedelta(days=366)
+"""How long before a period a visit may have begun whose time is charged in it."""
 
 
 class Assigned(NamedTuple):
@@ -101,6 +104,8 @@ class AccountContract:
     `times`: when the account is in force (µs since 1970), in order. `spans`: its tariff versions in order; a cell of
     usage names them by position, from 0. `fees`: its own, by version; () if no version has any. `held`: the whole times
     of its devices, in order; () if no version has prices of facts, as only a visit can last longer than the period.
+    `priced`: for facts, its tariff versions also REACH before the period; the last one ends after the period if the
+    next version sells stays, too.
     `year`: first and last day of its contract year; None if nothing is of a year. `ends`: whether the payer has it no
     more after the period.
     """
@@ -112,6 +117,7 @@ class AccountContract:
     assigned: tuple[Assigned, ...] = ()
     fees: tuple[FeeSpan, ...] = ()
     held: tuple[HoldingTime, ...] = ()
+    priced: tuple[TariffSpan, ...] = ()
     year: tuple[date, date] | None = None
     ends: bool = False
 
@@ -219,7 +225,7 @@ class PayerParts:
         self._of_kind = of_kind
         self._start_us, self._end_us = start_us, end_us
         self._publications: dict[str, str] = {}
-        self._held: list[HoldingTime] = []
+        self._held: list[tuple[object, ...]] = []
         self.faults: list[ContractFault] = []
         self.used: set[Named] = set()
         self.spans: defaultdict[str, set[Span]] = defaultdict(set)
@@ -252,7 +258,9 @@ class PayerParts:
                 fees=fees if any(one.fees for one in made) else (),
                 ends=self._ends(name, made[-1]),
             )
-            accounts.append(replace(terms, held=self._holding_times(terms)) if terms.sells_facts else terms)
+            if terms.sells_facts:
+                terms = replace(terms, held=self._holding_times(terms), priced=self._priced(terms))
+            accounts.append(terms)
         self.faults += _tree_faults(accounts)
         account = last[payer_id]
         assert account.payer is not None
@@ -311,6 +319,21 @@ class PayerParts:
             found.append(held)
         self._held += found
         return tuple(found)
+
+    def _priced(self, terms: AccountContract) -> tuple[TariffSpan, ...]:
+        accounts, (first, *_) = self._of_kind["account"][terms.id], terms.spans
+        before = PayerParts(self._of_kind, first.begin_us - REACH // timedelta(microseconds=1), first.begin_us)
+        past = [*before._spans(terms.id, [*accounts.within(before._start_us, before._end_us)], ())]
+        self._publications |= before._publications
+        spans = [*terms.spans]
+        if past and past[-1][1:] == first._replace(end_us=first.begin_us)[1:]:
+            spans[0] = first._replace(begin_us=past.pop().begin_us)
+        after = accounts.at(self._end_us)
+        next_tariff = after and self._of_kind["tariff"].get(after.facts.tariff, _NONE).at(self._end_us)
+        if spans[-1].end_us == self._end_us and next_tariff and Meter.STAY in known(Tariff, next_tariff.body).sold:
+            spans[-1] = spans[-1]._replace(end_us=self._end_us + 1)
+        self._held.append(spans[-1][:2])
+        return (*past, *spans)
 
     def _spans(
         self, account: str, versions: Sequence[ContractVersion[Any]], assigned: Sequence[Assigned]
@@ -401,7 +424,11 @@ class PayerParts:
 
     def _rates(self, accounts: Sequence[AccountContract], into: str) -> dict[str, Decimal]:
         rates: dict[str, Decimal] = {}
-        needed = {span.tariff.currency: account.id for account in reversed(accounts) for span in account.spans}
+        needed = {
+            span.tariff.currency: account.id
+            for account in reversed(accounts)
+            for span in (*account.priced, *account.spans)
+        }
         for currency, account in sorted(needed.items()):
             if currency == into:
                 continue

@@ -25,6 +25,7 @@ from cloud_jobs.billing.contracts.prices import (
     PricePlace,
     Selects,
     Span,
+    TierMode,
     ZonePath,
     is_among,
     zones_of,
@@ -187,7 +188,7 @@ class Tariff(Contract):
             if price.window not in windows:
                 advice = name_advice(price.window, (one.id for one in self.windows))
                 yield f"prices.{number} is for window {price.window!r}, which the tariff does not have{advice}"
-            elif not windows[price.window] and price.meter not in FACTS:
+            elif not windows[price.window] and price.meter not in FACTS - {Meter.DRIVEN_DAY}:
                 yield (
                     f"prices.{number} is for window {price.window!r}, which is not on quarters of an hour; "
                     f"{price.meter} is kept by the quarter"
@@ -299,10 +300,12 @@ class Tariff(Contract):
                 )
 
     def _is_uneven(self, price: Price) -> bool:
-        """Whether a unit of the price may cost more on one day than on another. A fact has an amount of its own."""
+        """Whether a day has no cost of its own. A fact has; but by volume, a later day makes one of a stay cheaper."""
         pool = self.pool_of.get(price.pool_id)
         allowance = pool.allowance if pool else price.allowance
-        return price.meter not in FACTS and bool(price.tiers or allowance or price.step)
+        if price.meter in FACTS:
+            return price.tier_mode is TierMode.VOLUME
+        return bool(price.tiers or allowance or price.step)
 
     def _dearest_faults(self) -> Iterator[str]:
         for number, one in enumerate(self.dearest):

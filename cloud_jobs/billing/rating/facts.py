@@ -7,11 +7,13 @@ begin was not seen, and the time known is that of the exit's `value`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -67,45 +69,57 @@ class Passage(NamedTuple):
     id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The facts of a period: visits in the order of device, fence and time, passages in that of device and time.
+@dataclass(slots=True)
+class DeviceFacts:
+    """The facts of a device in a period: visits in the order of fence and time, passages in that of time.
 
-    `visits`: those whose time is charged in the period or up to BEFORE before it. `open`: those that have not ended at
-    the period's end: a price of visits counts them when they are entered, their time is charged later. `passages`: of
-    the period and BEFORE. A fact before the period belongs to another closing: it is charged there.
-    `driven`: by device the numbers (from 1970) of the quarters of an hour in which it drove inside any zone, ascending.
+    `visits`: those whose time is charged in the period or up to BEFORE before it, and those that have not ended at the
+    period's end: a price of visits counts them when they are entered, their time is charged later. `passages`: of the
+    period and BEFORE. A fact before the period belongs to another closing: it is charged there.
+    `driven`: the numbers (from 1970) of the quarters of an hour in which it drove inside any zone, ascending.
     """
 
-    visits: tuple[Visit, ...] = ()
-    open: tuple[Visit, ...] = ()
-    passages: tuple[Passage, ...] = ()
-    driven: Mapping[TenantDevice, Ints] = field(default_factory=lambda: MappingProxyType({}))
+    visits: list[Visit] = field(default_factory=list)
+    passages: list[Passage] = field(default_factory=list)
+    driven: Sequence[int] = ()
 
+
+Facts = Mapping[TenantDevice, DeviceFacts]
+NO_FACTS: Final[Facts] = MappingProxyType({})
 
 _ENTER, _EXIT, _DWELL = 0, 1, 2
 _KINDS: Final = ("enter", "exit", "dwell")
 
 
 def facts_of(
-    events: pa.Table, begin_us: int, end_us: int, driven: Mapping[TenantDevice, Ints] = MappingProxyType({})
-) -> Facts:
+    events: pa.Table, begin_us: int, end_us: int, driven: Mapping[TenantDevice, Sequence[int]] = MappingProxyType({})
+) -> dict[TenantDevice, DeviceFacts]:
     """The facts of the period [begin_us, end_us) from revisions of events (EVENT_COLUMNS), in any order.
 
     Duplicates, older and retracted revisions, and events at or after the period's end change nothing. `events` must
-    reach back to the enter of each visit.
+    reach back to the enter of each visit. `driven`: matters for devices that have events.
     """
-    rows = in_force(events)
-    time = rows["time"].cast(pa.int64())
-    rows = rows.filter(pc.less(time, end_us))
-    earliest = begin_us - BEFORE // timedelta(microseconds=1)
-    visits, still_open = _visits(rows.filter(pc.is_in(rows["kind"], pa.array(_KINDS))), end_us)
-    return Facts(
-        visits=tuple(one for one in visits if one.charged_us >= earliest),
-        open=tuple(still_open),
-        passages=tuple(_passages(rows.filter(pc.is_in(rows["kind"], pa.array(["forward", "backward"]))), earliest)),
-        driven=driven,
+    return facts_in_force(in_force(events), begin_us, end_us, driven)
+
+
+def facts_in_force(
+    rows: pa.Table, begin_us: int, end_us: int, driven: Mapping[TenantDevice, Sequence[int]]
+) -> dict[TenantDevice, DeviceFacts]:
+    """`facts_of`, from events in force."""
+    rows = rows.filter(pc.less(rows["time"].cast(pa.int64()), end_us))
+    earliest, found = (
+        begin_us - BEFORE // timedelta(microseconds=1),
+        defaultdict[TenantDevice, DeviceFacts](DeviceFacts),
     )
+    visits = _visits(rows.filter(pc.is_in(rows["kind"], pa.array(_KINDS))), end_us)
+    for of, of_device in groupby((one for one in visits if one.charged_us >= earliest), itemgetter(0, 1)):
+        found[TenantDevice._make(of)].visits = [*of_device]
+    passages = _passages(rows.filter(pc.is_in(rows["kind"], pa.array(["forward", "backward"]))), earliest)
+    for of, passed in groupby(passages, itemgetter(0, 1)):
+        found[TenantDevice._make(of)].passages = [*passed]
+    for device in found.keys() & driven.keys():
+        found[device].driven = driven[device]
+    return dict(found)
 
 
 def in_force(events: pa.Table) -> pa.Table:
@@ -119,10 +133,10 @@ def in_force(events: pa.Table) -> pa.Table:
     return rows.filter(pc.invert(rows["retracted"]))
 
 
-def _visits(rows: pa.Table, end_us: int) -> tuple[list[Visit], list[Visit]]:
-    """The visits that ended, and those that have not ended at `end_us`."""
+def _visits(rows: pa.Table, end_us: int) -> Iterator[Visit]:
+    """Visits in order, also those that have not ended at `end_us`."""
     if not rows.num_rows:
-        return [], []
+        return
     kind = pc.index_in(rows["kind"], pa.array(_KINDS)).to_numpy().astype(np.int64)
     time, value_us = rows["time"].cast(pa.int64()).to_numpy(), np.rint(rows["value"].to_numpy() * 1e6).astype(np.int64)
     place = [text_ranks(rows[name])[0] for name in ("tenant", "device", "place")]
@@ -151,11 +165,9 @@ def _visits(rows: pa.Table, end_us: int) -> tuple[list[Visit], list[Visit]]:
     charged = np.where(left, end, np.where(is_open, end_us, np.append(time[first][1:], 0)))
     ids = rows["id"].to_pylist()
     named = [rows[name].take(pa.array(first)).to_pylist() for name in ("tenant", "device", "place")]
-    numbers = (one.tolist() for one in (begin, end, charged, entered, left, first, last, is_open))
-    ended, still_open = list[Visit](), list[Visit]()
-    for *of_visit, at, until, is_still in zip(*named, *numbers, strict=True):
-        (still_open if is_still else ended).append(Visit._make([*of_visit, tuple(ids[at : until + 1])]))
-    return ended, still_open
+    numbers = (one.tolist() for one in (begin, end, charged, entered, left, first, last + 1))
+    for *of_visit, at, until in zip(*named, *numbers, strict=True):
+        yield Visit._make([*of_visit, tuple(ids[at:until])])
 
 
 def _passages(rows: pa.Table, earliest_us: int) -> Iterable[Passage]:
@@ -166,12 +178,15 @@ def _passages(rows: pa.Table, earliest_us: int) -> Iterable[Passage]:
     return sorted(made, key=lambda one: (one.tenant, one.device, one.moment_us, one.gate, one.id))
 
 
-def driven_quarters(usage: pa.Table) -> dict[TenantDevice, Ints]:
-    """`Facts.driven` from rows of usage in force: quarters with distance in rows of zones.
-
-    A zone inside another does not matter: any zone counts. Distance outside all zones is inside none.
-    """
+def driven_rows(usage: pa.Table) -> pa.Table:
+    """The rows of usage with distance in a zone. Distance outside all zones is inside none."""
     rows = usage.filter(pc.invert(pc.is_in(usage["zone"], pa.array(["", WHOLE_DEVICE, LATE_POSITIONS]))))
+    return rows.filter(pa.array(quarters_of(rows["distance_mm"]).any(axis=1)))
+
+
+def driven_quarters(usage: pa.Table) -> dict[TenantDevice, list[int]]:
+    """`DeviceFacts.driven` from rows of usage in force: a zone inside another does not matter, any zone counts."""
+    rows = driven_rows(usage)
     row, quarter = np.nonzero(quarters_of(rows["distance_mm"]))
     if not len(row):
         return {}
@@ -180,7 +195,7 @@ def driven_quarters(usage: pa.Table) -> dict[TenantDevice, Ints]:
     key, number, at = _distinct((tenant * devices + device)[row], number, row)
     bounds = [0, *(np.flatnonzero(np.diff(key)) + 1).tolist(), len(key)]
     names = (rows[name].take(pa.array(at[bounds[:-1]])).to_pylist() for name in ("tenant", "device"))
-    parts = (number[begin:end] for begin, end in pairwise(bounds))
+    parts = (number[begin:end].tolist() for begin, end in pairwise(bounds))
     return {TenantDevice(*of): part for *of, part in zip(*names, parts, strict=True)}
 
 
@@ -194,12 +209,12 @@ def _distinct(key: Ints, number: Ints, row: Ints) -> tuple[Ints, Ints, Ints]:
 
 def rows_of_facts(facts: Iterable[Visit | Passage]) -> MeteredRows:
     """The events behind a charge of facts (at least one), in the form of usage rows: number, first and last moment, and
-    SHA-256 over their ids in order.
+    SHA-256 over their ids in order. Repeated facts count once.
     """
-    spans = [
-        (one.ids, one.begin_us, one.end_us) if isinstance(one, Visit) else ((one.id,), one.moment_us, one.moment_us)
-        for one in facts
-    ]
-    ids, moments = [name for one in spans for name in one[0]], [moment for one in spans for moment in one[1:]]
-    first, last = (EPOCH + timedelta(microseconds=one) for one in (min(moments), max(moments)))
+    spans = {one[-1]: one[3:5] if isinstance(one, Visit) else (one.moment_us, one.moment_us) for one in facts}
+    ids = [name for of in spans for name in (of if isinstance(of, tuple) else (of,))]
+    first, last = (
+        EPOCH + timedelta(microseconds=one)
+        for one in (min(begin for begin, _ in spans.values()), max(end for _, end in spans.values()))
+    )
     return MeteredRows(len(ids), first, last, sha256("".join(sorted(ids)).encode()).hexdigest())

@@ -147,11 +147,17 @@ class RatedPrice:
 
     def fact_minor(self, quantity: int) -> int:
         """The rounded amount of a fact. Raises BillingError above the last tier."""
-        amount = round_ratio(*self.exact_minor(quantity))
-        if self.price.most is None:
-            return amount
-        most = Fraction(self.price.most) * self.worth / Fraction(self.factor or 1)
-        return min(amount, round_ratio(most.numerator, most.denominator))
+        exact = self.exact_minor(quantity) if self.price.most is None else self.running(Fraction(0), 0, quantity)
+        return round_ratio(exact.numerator, exact.denominator)
+
+    def running(self, until: Fraction, begin: int, end: int) -> Fraction:
+        """What a fact has cost at `end` (in base units of it), if it has cost `until` at `begin`, perhaps by another
+        price. `most` is the maximum of both. Raises BillingError above the last tier.
+        """
+        exact = until + Fraction(*self.exact_minor(end)) - (Fraction(*self.exact_minor(begin)) if begin else 0)
+        if self.price.most is not None:
+            exact = min(exact, max(until, Fraction(self.price.most) * self.worth / Fraction(self.factor or 1)))
+        return max(exact, Fraction(0))
 
     def in_steps(self, paid: Fraction) -> Fraction:
         """Base units that are paid for, rounded up to whole steps."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date, datetime
 from fractions import Fraction
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from cloud_jobs.billing.rating.charges import (
     window_id,
 )
 from cloud_jobs.billing.rating.earlier_periods import EarlierPeriods
-from cloud_jobs.billing.rating.facts import Facts, rows_of_facts
+from cloud_jobs.billing.rating.facts import NO_FACTS, Facts, rows_of_facts
 from cloud_jobs.billing.rating.fees import (
     AccountYear,
     FeeDue,
@@ -60,13 +61,14 @@ from cloud_jobs.billing.rating.pools import (
     split_exact,
     whole_units,
 )
-from cloud_jobs.billing.rating.rate_facts import NO_FACTS, PricedFact, priced_facts
+from cloud_jobs.billing.rating.rate_facts import PricedFact, priced_facts
 from cloud_jobs.billing.rating.terms import cap_text
 from cloud_jobs.billing.units import Meter, round_ratio
 
 # Charges of one account: pools of quantities, each rounded once, then caps, fees and minimum fee.
 
 Metered = Mapping[MeteredKey, MeteredRows]
+_SUMMED = tuple(map(attrgetter, ("quantity", "free", "minor")))
 
 
 class DayUse(NamedTuple):
@@ -150,19 +152,19 @@ class AccountRating:
             charges.append(Charge(key, quantity, free, amount, rows))
         for (meter, (_, region, tenant, device, zone, window), text, tax), facts in self._facts.items():
             key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text, tax)
-            amount, rows = sum(one.minor for one in facts), rows_of_facts({one.fact for one in facts})
-            quantity, free = sum(one.quantity for one in facts), sum(one.free for one in facts)
-            charges.append(Charge(key, quantity, free, amount, rows))
+            quantity, free, amount = (sum(map(of, facts)) for of in _SUMMED)
+            charges.append(Charge(key, quantity, free, amount, rows_of_facts(one.fact for one in facts)))
         return _one_of_each_key(charges)
 
     def add_facts(self, facts: Iterable[PricedFact]) -> None:
         """Facts are charged one by one, but add up to one charge for each place and price."""
         for fact in facts:
-            self._facts[fact.meter, fact.place, fact.text, fact.tax].append(fact)
+            self._facts[fact[:4]].append(fact)
             if self._is_capped_by_day:
                 _, _, tenant, device, zone, window = fact.place
                 place = UsePlace(tenant, device, fact.meter, zone, window_id(window), fact.tax)
-                if self._capping(place, fact.day, fact.version) is not None:
+                # of a day before the period: the caps with which the period begins
+                if self._capping(place, fact.day, 0) is not None:
                     self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
 
     def _with_begin(self, price: RatedPrice) -> RatedPrice:
@@ -536,7 +538,7 @@ def _charges_of(
     }
     for cell in used.cells:
         ratings[cell.account].add(cell)
-    for account, priced in priced_facts(contract, {name: one.book for name, one in ratings.items()}, used.facts):
+    for account, priced in priced_facts(contract, books, used.facts):
         ratings[account].add_facts(priced)
     charges, gross = list[Charge](), list[Charge]()
     for rating in ratings.values():

@@ -1,43 +1,47 @@
 """What each visit, stay, passage and driven day costs. Pure, and independent of the order of facts.
 
 Each fact has an amount of its own, rounded once. It is paid for by the account that has the device at its moment, by
-the tariff version and on the local day of that moment, and in the window of the moment of entering or crossing.
+the tariff version and on the local day of that moment, and in the window of the moment of entering or crossing. A stay
+is charged when it ends, for each part of it by the version in force then, and on the local day of the part if a cap is
+by day: a part costs what the stay has cost at its end less what it had cost at its begin, so free time, tiers, steps
+and maximum are of the whole stay.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, timedelta
+from fractions import Fraction
 from functools import lru_cache
-from typing import Final, NamedTuple
+from itertools import groupby, pairwise
+from typing import Final, NamedTuple, TypeVar
 
-from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
-from cloud_jobs.billing.contracts import AccountContract, Assigned, Dearest, PayerContract, TariffSpan, Window
+from cloud_jobs.billing.billing_period import BillingPeriod, day_start, zone_of
+from cloud_jobs.billing.contracts import AccountContract, Assigned, Dearest, PayerContract, Span, TariffSpan, Window
 from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.contracts.windows import MINUTES_OF_A_DAY
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, Slot, local_times
-from cloud_jobs.billing.rating.facts import Facts, Passage, Visit
-from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, RatedPrice
+from cloud_jobs.billing.rating.facts import DeviceFacts, Facts, Passage, Visit
+from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, PriceBooks, RatedPrice
 from cloud_jobs.billing.rating.terms import said
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.units import Meter, round_ratio
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
 
-NO_FACTS: Final = Facts()
 MINUTE_US: Final = 60_000_000
 _QUARTER_MINUTES: Final = 15
+_Fact = TypeVar("_Fact", Visit, Passage)
 
 
 class PricedFact(NamedTuple):
-    """A visit or passage, or the part of a visit that an account pays for, and what it costs.
+    """A visit or passage, or the part of a visit that an account pays for on a day or by a version, and what it costs.
 
-    `text`: all terms of the price. `moment_us`: when it is charged, on the local day `day`. `free`: of the quantity;
-    all of it if another fact is charged instead. `minor`: in the payer's currency, rounded.
+    `text`: all terms of the price. `moment_us`: when it is charged. `day`: the local day of it, or of the part. `free`:
+    of the quantity; all of it if another fact is charged instead. `minor`: in the payer's currency, rounded.
     """
 
     meter: Meter
@@ -53,45 +57,20 @@ class PricedFact(NamedTuple):
     fact: Visit | Passage
 
 
-def priced_facts(
-    contract: PayerContract, books: Mapping[str, PriceBook], facts: Facts
-) -> Iterator[tuple[str, list[PricedFact]]]:
+Times = list[tuple[int, int]]
+"""Begins and ends in microseconds, ascending."""
+
+
+def priced_facts(contract: PayerContract, books: PriceBooks, facts: Facts) -> Iterator[tuple[str, list[PricedFact]]]:
     """The facts of each account of a payer that has prices of facts, in order of device and time. Raises BillingError.
 
-    `books`: by account. Facts of other devices, duplicates, and facts that are not charged in the period are ignored.
+    Facts of other devices, duplicates, and facts that are not charged in the period are ignored.
     """
-    selling = [terms for terms in contract.accounts if terms.sells_facts]
-    if not selling:
-        return
-    of_device = _by_device(facts)
-    for terms in selling:
-        book = books[terms.id]
-        timeline = _timeline(book, contract.period, tuple(span.begin_us for span in terms.spans))
-        pricing = _Pricing(terms, book, timeline)
-        devices = sorted(of_device.keys() & pricing.held.keys())
-        yield terms.id, [one for device in devices for one in pricing.of(device, of_device[device])]
-
-
-@dataclass(slots=True)
-class _DeviceFacts:
-    """The facts of one device: visits (and whether they are open), passages, and quarters of an hour."""
-
-    visits: set[tuple[Visit, bool]] = field(default_factory=set)
-    passages: set[Passage] = field(default_factory=set)
-    driven: Iterable[int] = ()
-
-
-def _by_device(facts: Facts) -> dict[TenantDevice, _DeviceFacts]:
-    found = defaultdict[TenantDevice, _DeviceFacts](_DeviceFacts)
-    for visits, is_open in ((facts.visits, False), (facts.open, True)):
-        for visit in visits:
-            found[TenantDevice(visit.tenant, visit.device)].visits.add((visit, is_open))
-    for passage in facts.passages:
-        found[TenantDevice(passage.tenant, passage.device)].passages.add(passage)
-    for device, quarters in facts.driven.items():
-        if device in found:
-            found[device].driven = quarters
-    return dict(found)
+    for terms in contract.accounts:
+        if terms.sells_facts:
+            account = _AccountPricing(terms, books.book(terms.priced, contract), contract.period)
+            devices = sorted(facts.keys() & account.held.keys())
+            yield terms.id, [one for of in devices for one in _DevicePricing(account, of).priced(facts[of])]
 
 
 # Local day, window and tariff version of each moment of a period, by the minute.
@@ -106,31 +85,50 @@ class Timeline:
     def __init__(self, period: BillingPeriod, spans: Sequence[TariffSpan]) -> None:
         self.begins: list[int] = []
         self.slots: list[Slot] = []
-        self._zone, self._spans = zone_of(period.time_zone), spans
+        self._time_zone, self._zone, self._spans = period.time_zone, zone_of(period.time_zone), spans
+        self._since = [span.begin_us for span in spans]
         self.start_us, self.end_us = micros(period.start), micros(period.end)
-        since, first = [span.begin_us for span in spans], self.start_us // QUARTER_US
+        first = self.start_us // QUARTER_US
         local = local_times(period.time_zone, first, self.end_us // QUARTER_US - first)
         edges = [_edges(span.tariff.windows) for span in spans]
         for number, (day, minute) in enumerate(zip(local.day.tolist(), local.minute.tolist(), strict=True), first):
-            version = max(0, bisect_right(since, number * QUARTER_US) - 1)
+            version = self.version(number * QUARTER_US)
             within = edges[version]
             inside = within[bisect_right(within, minute) : bisect_left(within, minute + _QUARTER_MINUTES)]
             for at in (minute, *inside):
                 begin = number * QUARTER_US + (at - minute) * MINUTE_US
-                slot = Slot(date.fromordinal(day), self.window(version, begin), version)
+                slot = Slot(date.fromordinal(day), self._window(version, begin), version)
                 if not self.slots or self.slots[-1] != slot:
                     self.begins.append(begin)
                     self.slots.append(slot)
 
-    def window(self, version: int, moment_us: int) -> str:
-        """The window of a moment, also outside the period."""
+    def version(self, moment_us: int) -> int:
+        return max(0, bisect_right(self._since, moment_us) - 1)
+
+    def _window(self, version: int, moment_us: int) -> str:
         return self._spans[version].window_at(moment_of(moment_us).astimezone(self._zone))
 
     def holds(self, moment_us: int) -> bool:
         return self.start_us <= moment_us < self.end_us
 
     def at(self, moment_us: int) -> Slot:
-        return self.slots[bisect_right(self.begins, moment_us) - 1]
+        """The slot of a moment, also outside the period."""
+        if self.start_us <= moment_us < self.end_us:
+            return self.slots[bisect_right(self.begins, moment_us) - 1]
+        version, day = self.version(moment_us), moment_of(moment_us).astimezone(self._zone).date()
+        return Slot(day, self._window(version, moment_us), version)
+
+    def in_version(self, version: int, moment_us: int) -> Slot:
+        """The slot of a moment, with the window that a version has then."""
+        slot = self.at(moment_us)
+        return slot if slot.version == version else Slot(slot.day, self._window(version, moment_us), version)
+
+    def midnights(self, begin_us: int, end_us: int) -> Iterator[int]:
+        """The begins of the local days after the one of `begin_us`, before `end_us`."""
+        day, last = (self.at(at).day or date.max for at in (begin_us, end_us - 1))
+        while day < last:
+            day += timedelta(days=1)
+            yield micros(day_start(self._time_zone, day))
 
     def within(self, begin_us: int, end_us: int) -> Iterator[tuple[int, int, Slot]]:
         """The parts of a time inside the period that have one slot each."""
@@ -154,31 +152,63 @@ def _timeline(book: PriceBook, period: BillingPeriod, begins: tuple[int, ...]) -
     return Timeline(period, [span._replace(begin_us=at) for span, at in zip(book.spans, begins, strict=True)])
 
 
-# The price of each fact of an account.
+# The price of each fact of a device in an account.
 
 
-class _Pricing:
-    """`held`: the times in which the account has each device."""
+class _AccountPricing:
+    """What the devices of an account share. `held`: the times in which it has each device; `assigned`: in the period.
 
-    def __init__(self, terms: AccountContract, book: PriceBook, timeline: Timeline) -> None:
-        self._book, self._timeline, self._account = book, timeline, terms.id
-        self.held = defaultdict[TenantDevice, list[tuple[int, int]]](list)
+    `staying`: the times in which stays are sold. `by_day`: whether a cap may be for a day of a stay.
+    """
+
+    def __init__(self, terms: AccountContract, book: PriceBook, period: BillingPeriod) -> None:
+        self.id, self.book = terms.id, book
+        self.timeline = _timeline(book, period, tuple(span.begin_us for span in terms.priced))
+        self.begins = [span.begin_us for span in terms.priced]
+        self.held, self.assigned = (
+            defaultdict[TenantDevice, Times](list),
+            defaultdict[TenantDevice, list[Assigned]](list),
+        )
         for one in terms.held:
-            self.held[TenantDevice(one.tenant, one.device)].append((one.begin_us, one.end_us))
-        self._assigned = defaultdict[TenantDevice, list[Assigned]](list)
+            self.held[TenantDevice(*one[:2])].append(one[2:])
         for each in terms.assigned:
-            self._assigned[each.of_device].append(each)
-        self._pairs = {price.after for tariff in book.tariffs for price in tariff.prices if price.after}
+            self.assigned[each.of_device].append(each)
+        self.staying = Times()
+        for span in terms.priced:
+            if Meter.STAY in span.tariff.sold:
+                joins = self.staying and self.staying[-1][1] == span.begin_us
+                self.staying.append((self.staying.pop()[0] if joins else span.begin_us, span.end_us))
+        caps = (cap for span in terms.spans for cap in span.tariff.caps)
+        self.by_day = any(cap.span is Span.DAY and Meter.STAY in cap.all_meters for cap in caps)
+        self.gates_before = {price.after for tariff in book.tariffs for price in tariff.prices if price.after}
+        self.sold = frozenset[Meter]().union(*(tariff.sold for tariff in book.tariffs))
+        self.has_dearest = any(tariff.dearest for tariff in book.tariffs)
 
-    def of(self, device: TenantDevice, facts: _DeviceFacts) -> list[PricedFact]:
-        visits = sorted(facts.visits)
-        made = [*self._visits(device, visits), *self._passages(device, sorted(facts.passages, key=_crossed))]
-        made += self._driven_days(device, visits, facts.driven)
-        made.sort(key=lambda one: (one.moment_us, one.meter, one.place, one.text, one.fact[3:]))
-        return self._only_dearest(made)
+    def dearest(self, version: int, meter: Meter, zone: str) -> Dearest | None:
+        rules = self.book.tariffs[version].dearest
+        return next((rule for rule in rules if rule.covers(meter, zone)), None) if rules else None
 
-    def _holding(self, device: TenantDevice, moment_us: int) -> tuple[int, int] | None:
-        return next((one for one in self.held[device] if one[0] <= moment_us < one[1]), None)
+
+class _DevicePricing:
+    """The prices of a device's facts in an account."""
+
+    def __init__(self, account: _AccountPricing, device: TenantDevice) -> None:
+        self._account, self._book, self._timeline = account, account.book, account.timeline
+        self._held, self._assigned = account.held[device], account.assigned[device]
+        self._begins = [one.begin_us for one in self._assigned]
+        self._texts: dict[tuple[RatedPrice, int, str, str], tuple[Place, str]] = {}
+
+    def priced(self, facts: DeviceFacts) -> list[PricedFact]:
+        sold, visits = self._account.sold, _distinct(sorted(facts.visits))
+        made = [*self._visits(visits)] if Meter.VISIT in sold else []
+        made += self._stays(visits) if Meter.STAY in sold else []
+        made += self._passages(_distinct(sorted(facts.passages, key=_crossed))) if Meter.PASSAGE in sold else []
+        made += self._driven_days(visits, facts.driven) if Meter.DRIVEN_DAY in sold else []
+        made.sort(key=_in_time)
+        return self._only_dearest(made) if self._account.has_dearest else made
+
+    def _holding(self, moment_us: int) -> tuple[int, int] | None:
+        return next((one for one in self._held if one[0] <= moment_us < one[1]), None)
 
     def _price(
         self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage, passed: tuple[str, str] = ("", "")
@@ -186,74 +216,92 @@ class _Pricing:
         """None: the meter is not sold."""
         price = self._look_up(meter, slot, moment_us, fact, passed)
         if price is None and self._book.sells(slot.version, meter):
-            used, attributes = (
-                f"{fact.device!r} was at {stamp(moment_of(moment_us))}",
-                self._attributes(fact, moment_us),
-            )
-            raise self._book.gap(slot.version, meter, _place(fact), slot.window, used=used, attributes=attributes)
+            used, attributes = f"{fact.device!r} was at {stamp(moment_of(moment_us))}", self._attributes(moment_us)
+            raise self._book.gap(slot.version, meter, fact[2], slot.window, used=used, attributes=attributes)
         return price
 
     def _look_up(
         self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage, passed: tuple[str, str]
     ) -> RatedPrice | None:
-        attributes = self._attributes(fact, moment_us)
+        attributes = self._attributes(moment_us)
         try:
-            return self._book.price(slot.version, meter, _place(fact), slot.window, attributes, passed=passed)
+            return self._book.price(slot.version, meter, fact[2], slot.window, attributes, passed=passed)
         except MissingFactor as error:
-            raise BillingError(f"device {fact.device!r} of account {self._account!r}: {error}") from None
+            raise BillingError(f"device {fact.device!r} of account {self._account.id!r}: {error}") from None
 
-    def _attributes(self, fact: Visit | Passage, moment_us: int) -> Attributes:
+    def _attributes(self, moment_us: int) -> Attributes:
         """Those of a moment; before the period, the first ones in it."""
-        assigned = self._assigned[TenantDevice(fact.tenant, fact.device)]
-        first = assigned[0].attributes if assigned else ()
-        return next((one.attributes for one in reversed(assigned) if one.begin_us <= moment_us), first)
+        return self._assigned[max(0, bisect_right(self._begins, moment_us) - 1)].attributes if self._begins else ()
 
     def _priced(
-        self, price: RatedPrice, slot: Slot, moment_us: int, quantity: int, fact: Visit | Passage
+        self, price: RatedPrice, slot: Slot, moment_us: int, fact: Visit | Passage, amounts: tuple[int, int, int]
     ) -> PricedFact:
-        zone = _place(fact)
-        device, day = TenantDevice(fact.tenant, fact.device), slot.day
-        assert day is not None
-        holder = next(one for one in self._assigned[device] if one.begin_us <= moment_us < one.end_us)
-        place, text = Place(holder.account, holder.region, *device, zone, price.window), price.text
-        rule = self._dearest(slot.version, price.price.meter, zone)
-        if rule is not None:
-            text += said("dearest", minutes=rule.minutes)
-        amounts = quantity, price.free_of(quantity), _fact_minor(price, quantity)
-        return PricedFact(price.price.meter, place, text, price.tax, slot.version, day, moment_us, *amounts, fact)
+        """`amounts`: quantity, free quantity and minor units."""
+        assert slot.day is not None
+        tenant, device, zone, *_ = fact
+        holder, meter = self._assigned[bisect_right(self._begins, moment_us) - 1], price.price.meter
+        of = price, slot.version, zone, holder.region
+        if of not in self._texts:
+            rule = self._account.dearest(slot.version, meter, zone)
+            within = said("dearest", minutes=rule.minutes) if rule else ""
+            place = Place(holder.account, holder.region, tenant, device, zone, price.window)
+            self._texts[of] = place, f"{price.text}{within}"
+        return PricedFact(meter, *self._texts[of], price.tax, slot.version, slot.day, moment_us, *amounts, fact)
 
-    def _visits(self, device: TenantDevice, visits: Iterable[tuple[Visit, bool]]) -> Iterator[PricedFact]:
-        timeline = self._timeline
-        for visit, is_open in visits:
+    def _visits(self, visits: Iterable[Visit]) -> Iterator[PricedFact]:
+        for visit in visits:
             entered = visit.begin_us
-            if visit.entered and timeline.holds(entered) and self._holding(device, entered):
-                slot = timeline.at(entered)
+            if visit.entered and self._timeline.holds(entered) and self._holding(entered):
+                slot = self._timeline.at(entered)
                 price = self._price(Meter.VISIT, slot, entered, visit)
                 if price is not None:
-                    yield self._priced(price, slot, entered, 1, visit)
-            for begin, end in self.held[device]:
-                # a change of account ends the stay in the first account
-                is_cut = is_open or not begin <= visit.charged_us < end
-                moment = end - 1 if is_cut else visit.charged_us
-                since, until = max(begin, visit.begin_us), min(end, visit.end_us)
-                if since < until and timeline.holds(moment):
-                    slot = timeline.at(moment)
-                    slot = slot._replace(window=timeline.window(slot.version, since))
-                    price = self._price(Meter.STAY, slot, since, visit)
-                    if price is not None:
-                        yield self._priced(price, slot, moment, (until - since) // 1_000, visit)
+                    yield self._priced(price, slot, entered, visit, (1, *_free_and_minor(price, 1)))
 
-    def _passages(self, device: TenantDevice, passages: Sequence[Passage]) -> Iterator[PricedFact]:
+    def _stays(self, visits: Iterable[Visit]) -> Iterator[PricedFact]:
+        times = [
+            (max(held[0], sold[0]), min(held[1], sold[1])) for held in self._held for sold in self._account.staying
+        ]
+        for visit in visits:
+            for begin, end in times:
+                # a change of account, or the last moment in which stays are sold, ends the stay
+                moment = visit.charged_us if begin <= visit.charged_us < end else end - 1
+                since, until = max(begin, visit.begin_us), min(end, visit.end_us)
+                if since < until and self._timeline.holds(moment):
+                    yield from self._stay(visit, (since, until), moment)
+
+    def _stay(self, visit: Visit, time: tuple[int, int], moment_us: int) -> Iterator[PricedFact]:
+        timeline, (since, until) = self._timeline, time
+        begins = self._account.begins
+        cuts = {since, until, *begins[bisect_right(begins, since) : bisect_left(begins, until)]}
+        cuts |= {*timeline.midnights(since, until)} if self._account.by_day else set()
+        exact, minor, day = Fraction(0), 0, timeline.at(moment_us).day
+        for begin, end in pairwise(sorted(cuts)):
+            slot, at, to = (
+                timeline.in_version(timeline.version(begin), since),
+                *((one - since) // 1_000 for one in (begin, end)),
+            )
+            price = self._price(Meter.STAY, slot, since, visit)
+            assert price is not None, "stays are sold at this time"
+            slot = slot._replace(day=timeline.at(begin).day if self._account.by_day else day)
+            if end - begin == until - since:
+                yield self._priced(price, slot, moment_us, visit, (to, *_free_and_minor(price, to)))
+                return
+            exact, before = price.running(exact, at, to), minor
+            minor = round_ratio(*exact.as_integer_ratio())
+            amounts = to - at, price.free_of(to) - price.free_of(at), minor - before
+            yield self._priced(price, slot, moment_us, visit, amounts)
+
+    def _passages(self, passages: Sequence[Passage]) -> Iterator[PricedFact]:
         for number, passage in enumerate(passages):
-            moment, held = passage.moment_us, self._holding(device, passage.moment_us)
+            moment, held = passage.moment_us, self._holding(passage.moment_us)
             if held is None or not self._timeline.holds(moment):
                 continue
             slot, price, before = self._of_passage(passages, number, held)
             if price is None:
                 continue
-            made = self._priced(price, slot, moment, 1, passage)
+            made = self._priced(price, slot, moment, passage, (1, *_free_and_minor(price, 1)))
             if before and before.moment_us < self._timeline.start_us:
-                # what the first of the pair cost is on an earlier document
+                # what the first of the pair cost by itself is on an earlier document
                 _, alone, pair = self._of_passage(passages, number - 1, held)
                 paid = alone.fact_minor(1) if alone is not None and pair is None else 0
                 made = made._replace(minor=max(0, made.minor - paid))
@@ -267,26 +315,19 @@ class _Pricing:
     ) -> tuple[Slot, RatedPrice | None, Passage | None]:
         """The price of a passage, and the one before if it is the price of both."""
         passage, before, moment = passages[number], passages[number - 1] if number else None, passages[number].moment_us
-        slot = self._timeline.at(moment) if self._timeline.holds(moment) else Slot(None, "", 0)
-        if slot.day is None:
-            slot = slot._replace(window=self._timeline.window(0, moment))
-        direction = "forward" if passage.forward else "backward"
-        if before and before.gate in self._pairs and held[0] <= before.moment_us:
+        slot, direction = self._timeline.at(moment), "forward" if passage.forward else "backward"
+        if before and before.gate in self._account.gates_before and held[0] <= before.moment_us:
             price = self._look_up(Meter.PASSAGE, slot, moment, passage, (direction, before.gate))
             within = price.price.within if price is not None else None
             if within is not None and moment - before.moment_us <= within * MINUTE_US:
                 return slot, price, before
         return slot, self._price(Meter.PASSAGE, slot, moment, passage, (direction, "")), None
 
-    def _driven_days(
-        self, device: TenantDevice, visits: Iterable[tuple[Visit, bool]], quarters: Iterable[int]
-    ) -> Iterator[PricedFact]:
+    def _driven_days(self, visits: Iterable[Visit], quarters: Iterable[int]) -> Iterator[PricedFact]:
         """Each local day, zone and window of a price once, at the first moment in which the device drove."""
-        if not any(Meter.DRIVEN_DAY in tariff.sold for tariff in self._book.tariffs):
-            return
-        driven, found = sorted({int(one) for one in quarters}), list[tuple[int, Slot, Visit]]()
-        for visit, _ in visits:
-            for held in self.held[device]:
+        driven, found = sorted({*quarters}), list[tuple[int, Slot, Visit]]()
+        for visit in visits:
+            for held in self._held:
                 times = max(held[0], visit.begin_us), min(held[1], visit.end_us)
                 for begin, end, slot in self._timeline.within(*times):
                     at = bisect_left(driven, begin // QUARTER_US)
@@ -299,38 +340,44 @@ class _Pricing:
             key = visit.zone, slot.day, price.price.window if price is not None else ""
             if price is not None and key not in charged:
                 charged.add(key)
-                yield self._priced(price, slot, moment, 1, visit)
+                yield self._priced(price, slot, moment, visit, (1, *_free_and_minor(price, 1)))
 
-    def _dearest(self, version: int, meter: Meter, zone: str) -> Dearest | None:
-        rules = self._book.tariffs[version].dearest
-        return next((rule for rule in rules if rule.covers(meter, zone)), None) if rules else None
-
-    def _only_dearest(self, facts: list[PricedFact]) -> list[PricedFact]:
+    def _only_dearest(self, facts: Iterable[PricedFact]) -> list[PricedFact]:
         """Of the facts within the time of a rule only the dearest costs something; of equal ones, the first."""
-        found, first, dearest = list[PricedFact](), dict[Dearest, int](), dict[Dearest, int]()
-        for fact in facts:
-            rule = self._dearest(fact.version, fact.meter, fact.place.zone)
-            found.append(fact)
-            if rule is None or not fact.minor:
+        found, first, dearest = list[list[PricedFact]](), dict[Dearest, int](), dict[Dearest, int]()
+        # the parts of a stay are one fact
+        for _, parts in groupby(facts, key=lambda one: (one.moment_us, one.meter, one.fact)):
+            found.append([*parts])
+            fact, minor = found[-1][0], _minor_of(found[-1])
+            rule = self._account.dearest(fact.version, fact.meter, fact.place.zone)
+            if rule is None or not minor:
                 continue
             if rule not in first or fact.moment_us - first[rule] > rule.minutes * MINUTE_US:
                 first[rule], dearest[rule] = fact.moment_us, len(found) - 1
                 continue
             cheaper = len(found) - 1
-            if fact.minor > found[dearest[rule]].minor:
+            if minor > _minor_of(found[dearest[rule]]):
                 cheaper, dearest[rule] = dearest[rule], cheaper
-            found[cheaper] = found[cheaper]._replace(free=found[cheaper].quantity, minor=0)
-        return found
+            found[cheaper] = [one._replace(free=one.quantity, minor=0) for one in found[cheaper]]
+        return [one for parts in found for one in parts]
 
 
 @lru_cache(maxsize=4096)
-def _fact_minor(price: RatedPrice, quantity: int) -> int:
+def _free_and_minor(price: RatedPrice, quantity: int) -> tuple[int, int]:
     """Nearly all visits and passages are one unit of few prices."""
-    return price.fact_minor(quantity)
+    return price.free_of(quantity), price.fact_minor(quantity)
 
 
-def _place(fact: Visit | Passage) -> str:
-    return fact.zone if isinstance(fact, Visit) else fact.gate
+def _minor_of(parts: Iterable[PricedFact]) -> int:
+    return sum(one.minor for one in parts)
+
+
+def _in_time(one: PricedFact) -> tuple[object, ...]:
+    return one.moment_us, one.meter, one.place.zone, one.fact[3:], one.version, one.day
+
+
+def _distinct(ordered: Iterable[_Fact]) -> list[_Fact]:
+    return [one for one, _ in groupby(ordered)]
 
 
 def _crossed(passage: Passage) -> tuple[int, str, bool, str]:

@@ -36,6 +36,7 @@ from cloud_jobs.billing.rating import (
     rate,
     rated_columns,
 )
+from cloud_jobs.billing.rating.facts import DeviceFacts
 from cloud_jobs.billing.register.closer import ClosedPayer, ClosingFences, ClosingRun, blocked, closed, closing_fences
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState, Days, Parties
 from cloud_jobs.billing.register.control_totals import (
@@ -45,12 +46,11 @@ from cloud_jobs.billing.register.control_totals import (
     assigned_usage,
     compare_records,
     control_totals,
-    fact_totals,
     record_totals,
 )
 from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest
 from cloud_jobs.billing.register.errors import NoPayer
-from cloud_jobs.billing.register.facts_at import FactLists, read_facts, sells_facts, unseen_visits
+from cloud_jobs.billing.register.facts_at import read_facts, sells_facts, unseen_visits
 from cloud_jobs.billing.register.ledger import Ledger
 from cloud_jobs.billing.register.operations import commit_to
 from cloud_jobs.billing.register.tables import (
@@ -249,15 +249,16 @@ TakeDevices = Callable[[Sequence[TenantDevice]], None]
 
 @dataclass(slots=True)
 class _Used:
-    """The usage of a payer's devices, added up over parts of them."""
+    """The usage of a payer's devices, added up over parts of them. `open_ends`: why earlier periods are not final."""
 
     cells: list[Cell] = field(default_factory=list)
     metered: dict[MeteredKey, MeteredRows] = field(default_factory=dict)
     assigned: Counter[tuple[str, Meter]] = field(default_factory=Counter)
     records: RecordSums = field(default_factory=RecordSums)
-    facts: FactLists = field(default_factory=FactLists)
+    facts: dict[TenantDevice, DeviceFacts] = field(default_factory=dict)
     certificates: dict[TenantDevice, DeviceCertificate] = field(default_factory=dict)
     earlier: list[PeriodUsage] = field(default_factory=list)
+    open_ends: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +298,10 @@ class UsageReader:
         # hardly any payer has earlier periods in its contract
         for turn in zip_longest(*(one.earlier for one in contracts)):
             of_turn = [one for one in turn if one is not None]
-            for name, its in replace(self, against_records=False, certifies=False).read(of_turn).items():
-                used[name].earlier.append(PeriodUsage(its.cells, its.metered, its.facts.facts))
+            for one, its in zip(of_turn, replace(self, against_records=False).read(of_turn).values(), strict=True):
+                used[one.id].earlier.append(PeriodUsage(its.cells, its.metered, its.facts))
+                reasons = (f"{of.tenant}/{of.device}: {why}" for of in its.certificates.values() for why in of.reasons)
+                used[one.id].open_ends += (f"{one.period}: {reason}" for reason in reasons)
         return used
 
     def _certify(self, used: Mapping[str, _Used], agreed: Mapping[str, PayerContract], part: UsagePart) -> None:
@@ -492,8 +495,8 @@ def close_group(
 
 
 class RatedPayer(NamedTuple):
-    """The charges of a payer, the certificates of its devices, the control totals, and the visits that were not seen
-    whole.
+    """The charges of a payer, the certificates of its devices, the control totals, the visits that were not seen whole,
+    and why earlier periods on which it depends are not final.
     """
 
     contract: PayerContract
@@ -501,6 +504,7 @@ class RatedPayer(NamedTuple):
     certificates: Sequence[DeviceCertificate]
     totals: Sequence[ControlTotal]
     unseen: Mapping[str, int] = MappingProxyType({})
+    open_ends: Sequence[str] = ()
 
 
 class UnratedPayer(NamedTuple):
@@ -512,7 +516,7 @@ class UnratedPayer(NamedTuple):
 
 def closing_of(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingFences) -> ClosedPayer:
     if isinstance(one, RatedPayer):
-        return closed(run, *one[:3], totals=one.totals, fences=fences, unseen=one.unseen)
+        return closed(run, *one[:3], totals=one.totals, fences=fences, unseen=one.unseen, open_ends=one.open_ends)
     contract = one.contract
     days = contract.period.first_day, contract.period.last_day
     return blocked(run, contract.id, days, contract.period.time_zone, [one.reason], contract=contract)
@@ -538,17 +542,16 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
         try:
             if its is None:
                 its = reader.read([one])[one.id]
-            facts = its.facts.facts
-            rated = rate(one, its.cells, its.metered, books, facts, earlier=its.earlier)
+            rated = rate(one, its.cells, its.metered, books, its.facts, earlier=its.earlier)
         except BillingError as fault:
             yield UnratedPayer(one, str(fault))
             continue
-        totals = (*control_totals(one, its.assigned, its.cells, rated), *fact_totals(one, facts, rated))
+        totals = control_totals(one, its.assigned, its.cells, rated)
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)
         certificates = [its.certificates[device] for device in one.devices] if reader.certifies else []
-        yield RatedPayer(one, rated, certificates, totals, unseen_visits(one, facts))
+        yield RatedPayer(one, rated, certificates, totals, unseen_visits(one, its.facts), its.open_ends)
 
 
 def _paying(contracts: Contracts, days: Days) -> list[str]:

@@ -55,7 +55,8 @@ class ClosingFences:
     def open_ends(self, contract: PayerContract) -> list[str]:
         """Why no closing of a contract is final."""
         found = [] if self.open_end is None else [self.open_end]
-        return found + (self.facts.open_ends(contract) if sells_facts(contract) else [])
+        sold = any(map(sells_facts, (contract, *contract.earlier)))
+        return found + (self.facts.open_ends(contract) if sold else [])
 
 
 def closing_fences(lake: Lake, snapshot: LakeState) -> ClosingFences:
@@ -79,6 +80,7 @@ _NOTES: Final = {
     "unreadable": "not billed: messages that could not be read",
     "unseen_begins": "visits whose begin was not seen, billed from the first moment that is known",
     "unseen_ends": "visits whose end was not seen, billed until the last moment that is known",
+    "lasting_visits": "visits that have not ended, whose time is billed later",
 }
 _MAX_NAMED: Final = 20
 """The most decisions and doubts that closing and documents name; the certificates have all."""
@@ -112,13 +114,18 @@ def closed(
     totals: Sequence[ControlTotal],
     fences: ClosingFences,
     unseen: Mapping[str, int] = MappingProxyType({}),
+    open_ends: Sequence[str] = (),
 ) -> ClosedPayer:
-    """`unseen`: the visits whose begin or end was not seen, by name of `ClosingNotes.counts`."""
+    """`unseen`: the visits whose begin or end was not seen, by name of `ClosingNotes.counts`. `open_ends`: why an
+    earlier period on which the sum depends is not final.
+    """
     period, seller = contract.period, contract.seller
     # sorted, because the digest is over all of them
     certificates = sorted(certificates, key=lambda one: one.of_device)
     faults = [fault for total in totals if (fault := total.fault)]
-    open_ends = [f"{one.tenant}/{one.device}: {reason}" for one in certificates for reason in one.reasons]
+    open_ends = [f"{one.tenant}/{one.device}: {reason}" for one in certificates for reason in one.reasons] + [
+        *open_ends
+    ]
     open_ends += fences.open_ends(contract)
     # also for a payer without devices
     if run.now < period.end:

@@ -17,10 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import PayerContract
-from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.rating import Cell, ChargeKind, RatedAccount
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, of_hours, quarters_of
-from cloud_jobs.billing.rating.facts import Facts
 from cloud_jobs.billing.units import FACTS, WITHOUT_ZONE, Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
@@ -389,7 +387,7 @@ def control_totals(
     for of, quantity in of_version.items():
         assigned[of[0], of[2]] += quantity
         priced[of[0], of[2]] += quantity if of in sold else 0
-    charged = _charged(rated, {*Meter} - FACTS)
+    charged = _charged(rated)
     found = []
     for account, meter in sorted({*usage, *assigned, *charged}):
         place, key = f"{account}, {meter.value}", (account, meter)
@@ -400,60 +398,16 @@ def control_totals(
     return (*found, *_amounts(contract, rated))
 
 
-def _charged(rated: RatedAccount, meters: Collection[Meter]) -> Counter[tuple[str, Meter]]:
-    """The quantities of charges: caps and fees are amounts."""
+def _charged(rated: RatedAccount) -> Counter[tuple[str, Meter]]:
+    """The quantities of charges of usage: caps and fees are amounts, and facts are no usage."""
     charged: Counter[tuple[str, Meter]] = Counter()
     of_kind: defaultdict[tuple[str, ChargeKind, Meter | None], int] = defaultdict(int)
     for key, quantity, *_ in rated.charges:
         of_kind[key.account, key.kind, key.meter] += quantity
     for (account, kind, meter), quantity in of_kind.items():
-        if kind is ChargeKind.USAGE and meter is not None and meter in meters:
+        if kind is ChargeKind.USAGE and meter is not None and meter not in FACTS:
             charged[account, meter] += quantity
     return charged
-
-
-_COUNTED_FACTS: Final = (Meter.VISIT, Meter.STAY, Meter.PASSAGE)
-
-
-def fact_totals(contract: PayerContract, facts: Facts, rated: RatedAccount) -> list[ControlTotal]:
-    """The totals of visits, their time and passages by account: each fact is charged once, by who has the device.
-
-    Driven days are counted, not summed, as active days are.
-    """
-    expected: Counter[tuple[str, Meter]] = Counter()
-    start_us, period_end_us = micros(contract.period.start), micros(contract.period.end)
-    for terms in contract.accounts:
-        if terms.sells_facts:
-            held: dict[TenantDevice, list[tuple[int, int]]] = defaultdict(list)
-            for one in terms.held:
-                held[TenantDevice(one.tenant, one.device)].append((one.begin_us, one.end_us))
-            sold = [(span.begin_us, span.end_us, span.tariff.sold) for span in terms.spans]
-            for meter, moment_us, quantity in _due(facts, held):
-                is_sold = any(begin_us <= moment_us < end_us and meter in meters for begin_us, end_us, meters in sold)
-                if start_us <= moment_us < period_end_us and is_sold:
-                    expected[terms.id, meter] += quantity
-    charged = _charged(rated, _COUNTED_FACTS)
-    return [
-        ControlTotal("facts charged", f"{account}, {meter.value}", expected[account, meter], charged[account, meter])
-        for account, meter in sorted({*expected, *charged})
-    ]
-
-
-def _due(facts: Facts, held: Mapping[TenantDevice, Sequence[tuple[int, int]]]) -> Iterator[tuple[Meter, int, int]]:
-    """What an account that has devices at some times owes: meter, moment in microseconds, quantity."""
-    for visit, is_open in (*((one, False) for one in facts.visits), *((one, True) for one in facts.open)):
-        for begin_us, end_us in held.get(TenantDevice(visit.tenant, visit.device), ()):
-            if visit.entered and begin_us <= visit.begin_us < end_us:
-                yield Meter.VISIT, visit.begin_us, 1
-            since_us, until_us = max(begin_us, visit.begin_us), min(end_us, visit.end_us)
-            if since_us < until_us:
-                # an account that gives the device away pays for the visit until then
-                ends = not is_open and begin_us <= visit.charged_us < end_us
-                yield Meter.STAY, visit.charged_us if ends else end_us - 1, (until_us - since_us) // 1_000
-    for passage in facts.passages:
-        for begin_us, end_us in held.get(TenantDevice(passage.tenant, passage.device), ()):
-            if begin_us <= passage.moment_us < end_us:
-                yield Meter.PASSAGE, passage.moment_us, 1
 
 
 def _amounts(contract: PayerContract, rated: RatedAccount) -> Iterable[ControlTotal]:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.contracts import REACH, PayerContract
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.rating.facts import (
     EVENT_COLUMNS,
+    DeviceFacts,
     Facts,
-    Ints,
-    Passage,
-    Visit,
     driven_quarters,
-    facts_of,
+    driven_rows,
+    facts_in_force,
     in_force,
 )
 from cloud_jobs.billing.units import Meter
@@ -31,8 +30,10 @@ from cloud_jobs.lake.snapshots import LakeState
 from cloud_jobs.lake.tables import KEPT_FROM, Lake
 from cloud_jobs.lake.transactions import stated
 
-READ_BACK_DAYS: Final = (1, 7, 31, 92)
+READ_BACK_DAYS: Final = (1, 7, 31, 92, REACH.days)
 """How far before a period the begin of a visit is looked for, step by step; beyond the last one it is unknown."""
+_LONG_DAYS: Final = 92
+"""So far back each device is looked for that drives inside zones: one zone may lie in another."""
 _DAY: Final = timedelta(days=1)
 _FENCE: Final = ("tenant", "device", "place")
 _CROSSINGS: Final = pa.array(["enter", "exit"])
@@ -40,29 +41,14 @@ _INSIDE: Final = pa.array(["enter", "exit", "dwell"])
 
 
 def sells_facts(contract: PayerContract) -> bool:
+    """In its period."""
     return any(terms.sells_facts for terms in contract.accounts)
-
-
-@dataclass(slots=True)
-class FactLists:
-    """The facts of a payer, added up over parts of its devices."""
-
-    visits: list[Visit] = field(default_factory=list)
-    open: list[Visit] = field(default_factory=list)
-    passages: list[Passage] = field(default_factory=list)
-    driven: dict[TenantDevice, Ints] = field(default_factory=dict)
-
-    @property
-    def facts(self) -> Facts:
-        return Facts(
-            visits=tuple(self.visits), open=tuple(self.open), passages=tuple(self.passages), driven=self.driven
-        )
 
 
 def read_facts(
     lake: Lake,
     snapshot: LakeState,
-    found: Mapping[str, FactLists],
+    found: Mapping[str, dict[TenantDevice, DeviceFacts]],
     *,
     contracts: Iterable[PayerContract],
     devices: Collection[TenantDevice],
@@ -72,31 +58,68 @@ def read_facts(
 
     A payer's facts depend on its devices and days alone, not on who is read with it. Raises LakeError.
     """
-    asked = {*devices}
     of_period: dict[tuple[datetime, datetime], list[PayerContract]] = defaultdict(list)
     for one in contracts:
         of_period[one.period.start, one.period.end].append(one)
-    for (start, end), payers in of_period.items():
-        payers_of: dict[TenantDevice, list[str]] = defaultdict(list)
+    for period, payers in of_period.items():
+        asked = {device for one in payers for device in one.devices}.intersection(devices)
+        sought = _Sought.of(payers, asked, usage, period)
+        events = _events(lake, snapshot, asked, period, sought)
+        made = facts_in_force(events, micros(period[0]), micros(period[1]), sought.driven)
         for one in payers:
-            for device in asked.intersection(one.devices):
-                payers_of[device].append(one.id)
-        selling = [
-            one
-            for one in payers
-            if any(Meter.DRIVEN_DAY in span.tariff.sold for terms in one.accounts for span in terms.spans)
-        ]
-        driving = asked.intersection(device for one in selling for device in one.devices)
-        driven = driven_quarters(of_devices(usage, driving)) if driving else {}
-        events = _events(lake, snapshot, payers_of, (start, end), [*driven])
-        made = facts_of(events, micros(start), micros(end))
-        for kind in ("visits", "open", "passages"):
-            for fact in getattr(made, kind):
-                for payer in payers_of.get(TenantDevice(fact.tenant, fact.device), ()):
-                    getattr(found[payer], kind).append(fact)
-        for device, quarters in driven.items():
-            for payer in payers_of[device]:
-                found[payer].driven[device] = quarters
+            found[one.id].update((device, made[device]) for device in made.keys() & {*one.devices})
+
+
+class _Sought(NamedTuple):
+    """The devices that may have been inside a fence at a period's begin, without an event in the period that says so.
+
+    `leaving`: an account gives them away, and with them the time of a visit. `staying`: their stays are sold. `driven`:
+    quarters in which they drove, if driven days are sold; `zones`: where, as places of fences.
+    """
+
+    leaving: Set[TenantDevice]
+    staying: Set[TenantDevice]
+    driven: Mapping[TenantDevice, Sequence[int]]
+    zones: pa.Table
+
+    @classmethod
+    def of(
+        cls,
+        payers: Iterable[PayerContract],
+        devices: set[TenantDevice],
+        usage: pa.Table,
+        period: tuple[datetime, datetime],
+    ) -> _Sought:
+        leaving, staying, driving = set[TenantDevice](), set[TenantDevice](), set[TenantDevice]()
+        start_us, end_us = map(micros, period)
+        for terms in (terms for one in payers for terms in one.accounts):
+            sold, mine = frozenset[Meter]().union(*(span.tariff.sold for span in terms.spans)), terms.assigned
+            if Meter.DRIVEN_DAY in sold:
+                driving |= devices.intersection(one.of_device for one in mine)
+            if Meter.STAY in sold:
+                staying |= devices.intersection(one.of_device for one in mine)
+                ended = (TenantDevice(*one[:2]) for one in terms.held if start_us < one.end_us <= end_us)
+                leaving |= devices.intersection(ended)
+        rows = driven_rows(of_devices(usage, driving) if driving else usage.slice(0, 0))
+        zones = rows.select(["tenant", "device", "zone"]).rename_columns([*_FENCE])
+        return cls(leaving, staying, driven_quarters(rows), zones.group_by([*_FENCE]).aggregate([]))
+
+    def without_begin(self, events: pa.Table, start: datetime, days: int) -> set[TenantDevice]:
+        """Those of which events in force until `days` before the period do not say where they were at its begin."""
+        inside = events.filter(pc.is_in(events["kind"], _INSIDE))
+        is_earlier = pc.less(inside["time"], pa.scalar(start, inside["time"].type))
+        crossed = inside.filter(pc.and_(is_earlier, pc.is_in(inside["kind"], _CROSSINGS))).select(_FENCE)
+        seen = inside.filter(pc.invert(is_earlier)).select(_FENCE).group_by([*_FENCE]).aggregate([])
+        unknown = [seen.join(crossed, [*_FENCE], join_type="left anti")]
+        unknown += [self.zones.join(inside.select(_FENCE), [*_FENCE], join_type="left anti")]
+        found = {device for rows in unknown for device in _devices_of(rows)} | self.leaving
+        found |= self.driven.keys() if days < _LONG_DAYS else set()
+        return found | (self.staying - {*_devices_of(crossed)} if self.staying else set())
+
+
+def _devices_of(rows: pa.Table) -> Iterator[TenantDevice]:
+    rows = rows.group_by(["tenant", "device"]).aggregate([])
+    return map(TenantDevice, rows["tenant"].to_pylist(), rows["device"].to_pylist())
 
 
 def _events(
@@ -104,52 +127,42 @@ def _events(
     snapshot: LakeState,
     devices: Collection[TenantDevice],
     period: tuple[datetime, datetime],
-    everywhere: Sequence[TenantDevice],
+    sought: _Sought,
 ) -> pa.Table:
-    """The events of a period, and before it as far back as visits of the period may have begun.
-
-    `everywhere`: devices that may have been inside a fence for all of the period, without an event.
-    """
-    first = _midnight(period[0].astimezone(UTC).date())
-    parts = [event_rows(lake, snapshot, devices, first - _DAY, period[1], columns=EVENT_COLUMNS)]
+    """The events in force of a period, and before it as far back as visits of the period may have begun."""
+    first = datetime.combine(period[0].astimezone(UTC).date(), time(), UTC)
     read = READ_BACK_DAYS[0]
+    events = in_force(event_rows(lake, snapshot, devices, first - read * _DAY, period[1], columns=EVENT_COLUMNS))
     for days in READ_BACK_DAYS[1:]:
-        wanted = {*everywhere, *_without_begin(pa.concat_tables(parts), period[0])}
+        wanted = sought.without_begin(events, period[0], read)
         if not wanted:
             break
         begin, end = (first - timedelta(days=one) for one in (days, read))
         earlier = event_rows(lake, snapshot, wanted, begin, end, columns=EVENT_COLUMNS)
-        parts.append(earlier.filter(pc.is_in(earlier["kind"], _INSIDE)))
+        # a revision of an event lies on the day of the event
+        events = pa.concat_tables([events, in_force(earlier.filter(pc.is_in(earlier["kind"], _INSIDE)))])
         read = days
-    return pa.concat_tables(parts)
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
-
-
-def _without_begin(events: pa.Table, start: datetime) -> Iterator[TenantDevice]:
-    """The devices that were seen at a fence in the period, and for which no earlier crossing of it is read yet."""
-    rows = in_force(events)
-    is_earlier = pc.less(rows["time"], pa.scalar(start, rows["time"].type))
-    seen = rows.filter(pc.and_(pc.invert(is_earlier), pc.is_in(rows["kind"], _INSIDE))).select(_FENCE)
-    known = rows.filter(pc.and_(is_earlier, pc.is_in(rows["kind"], _CROSSINGS))).select(_FENCE)
-    unknown = seen.group_by([*_FENCE]).aggregate([]).join(known, [*_FENCE], join_type="left anti")
-    yield from map(TenantDevice, unknown["tenant"].to_pylist(), unknown["device"].to_pylist())
+    return events
 
 
 # What a clerk sees of facts that are not certain, and why a closing with facts is not final.
 
 
 def unseen_visits(contract: PayerContract, facts: Facts) -> dict[str, int]:
-    """How many visits that a payer's closing charges have a begin or an end that was not seen; {} without facts."""
+    """How many visits that a payer's closing charges have a begin or an end that was not seen, and how many last; {}
+    without facts.
+    """
     if not sells_facts(contract):
         return {}
     start_us, end_us = micros(contract.period.start), micros(contract.period.end)
-    charged = [one for one in facts.visits if start_us <= one.charged_us < end_us]
+    visits = [visit for one in facts.values() for visit in one.visits if start_us <= visit.charged_us]
+    charged = [visit for visit in visits if visit.charged_us < end_us]
+    kept = {one.of_device for one in contract.assigned if one.end_us == end_us}
+    lasting = (one for one in visits if one.charged_us >= end_us)
     return {
         "unseen_begins": sum(not one.entered for one in charged),
         "unseen_ends": sum(not one.left for one in charged),
+        "lasting_visits": sum(TenantDevice(one.tenant, one.device) in kept for one in lasting),
     }
 
 
@@ -168,15 +181,21 @@ class FactsState:
     kept_from: date = date.min
 
     def open_ends(self, contract: PayerContract) -> list[str]:
+        """Also of the earlier periods that the contract depends on, by name."""
         found = [] if self.open_end is None else [self.open_end]
-        start, end = contract.period.start, contract.period.end
-        if self.kept_from > start.astimezone(UTC).date():
-            found.append(f"events before {self.kept_from} are erased, and with them visits; what is posted stays")
-        found += [
-            f"{device.tenant}/{device.device}: events are erased at a person's request; what is posted stays"
-            for device in contract.devices
-            if any(one.before > start and one.since < end for one in self.erased.requests(*device) if one.since)
-        ]
+        for one in (*contract.earlier, contract):
+            start, end, of_period = one.period.start, one.period.end, "" if one is contract else f"{one.period}: "
+            if not sells_facts(one):
+                continue
+            if self.kept_from > start.astimezone(UTC).date():
+                gone = f"events before {self.kept_from} are erased, and with them visits; what is posted stays"
+                found.append(f"{of_period}{gone}")
+            found += [
+                f"{of_period}{device.tenant}/{device.device}: events are erased at a person's request; "
+                "what is posted stays"
+                for device in one.devices
+                if any(by.before > start and by.since < end for by in self.erased.requests(*device) if by.since)
+            ]
         return found
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import RatedAccount
 from simulator.truth import TrueDays, TrueFacts, TrueOwed, TruePassage, TrueVisit, TruthError, owed_by
-from tests.cloud_jobs.billing.rating.test_rate_facts import happened, rated_facts
+from tests.cloud_jobs.billing.rating.test_rate_facts import START, happened, rated_facts
 from tests.cloud_jobs.billing.rating.test_rate_facts import worlds as fact_worlds
 from tests.cloud_jobs.billing.rating.worlds import (
     Row,
@@ -167,15 +167,27 @@ def true_facts(events: Sequence[Row]) -> TrueFacts:
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(fact_worlds(), happened(), st.booleans())
+@given(fact_worlds(), happened(), st.booleans(), st.integers(0, 2), st.data())
 def test_visits_stays_passages_and_driven_days(
-    world: World, happening: tuple[list[Row], list[Row]], both_ways: bool
+    world: World, happening: tuple[list[Row], list[Row]], both_ways: bool, changes: int, data: st.DataObject
 ) -> None:
     events, rows = happening
+    (first,) = world.tariffs
+    stay, *others = first["prices"]
     if both_ways:
         back = {"meter": "passage", "zone": "*", "unit": "each", "after": "b", "within": 200, "unit_amount": "0.50"}
-        prices = [*world.tariffs[0]["prices"], back | {"zone": "a"}]
-        world = replace(world, tariffs=(world.tariffs[0] | {"prices": prices},))
+        others.append(back | {"zone": "a"})
+    versions = [first | {"prices": [stay, *others]}]
+    for number in range(changes):
+        dearer: dict[str, Any] = {"unit_amount": data.draw(st.sampled_from(["0.02", "0.50"])), "zone": "*"}
+        dearer |= data.draw(st.sampled_from([{}, {"allowance": "90"}, {"step": "45", "most": "12"}]))
+        stays = data.draw(st.sampled_from([[], [{"meter": "stay", "unit": "min"} | dearer]]))
+        begin = (
+            first["effective_from"] if not number else START + timedelta(minutes=15 * data.draw(st.integers(1, 187)))
+        )
+        terms: dict[str, Any] = {"effective_from": begin, "prices": [*stays, *others]}
+        versions.append(first | terms | ({} if stays else {"not_sold": ["stay"]}))
+    world = replace(world, tariffs=tuple(versions[-2:] if changes == 2 else versions[-1:]))
     expected = owed_by(world.truth, "acme", world.days, true_quarters(rows), true_facts(events))
     same(rated_facts(world, events, rows), expected, words=False)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from cloud_jobs.billing.contracts import (
 )
 from cloud_jobs.billing.contracts.published import EVER, micros
 from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, rate
-from cloud_jobs.billing.rating.facts import EVENT_COLUMNS, Facts, driven_quarters, facts_of
+from cloud_jobs.billing.rating.facts import EVENT_COLUMNS, DeviceFacts, driven_quarters, facts_of
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import GEOFENCE_EVENTS
 from simulator.truth import TrueContracts, TrueDays, TrueQuarter, quarters_of
 from tests.cloud_jobs.billing.contracts.makers import legal_entity
@@ -86,7 +88,7 @@ def _event(kind: str, place: str, device: str, moment: datetime | None, value: f
     return made | {"place": place, "time": moment, "value": value, "retracted": False}
 
 
-def facts(events: Iterable[Row], contract: PayerContract, rows: Iterable[Row] = ()) -> Facts:
+def facts(events: Iterable[Row], contract: PayerContract, rows: Iterable[Row] = ()) -> dict[TenantDevice, DeviceFacts]:
     """The facts of the contract's period; the device drove where rows of usage have distance in zones."""
     schema = pa.schema([GEOFENCE_EVENTS.field(name) for name in EVENT_COLUMNS])
     start, end = micros(contract.period.start), micros(contract.period.end)
@@ -162,7 +164,8 @@ class World:
         accounts = [Account.model_validate(one) for one in self.published["account"]]
         period = BillingPeriod(*self.days)
         start, end = micros(period.start), micros(period.end)
-        spans = tuple(TariffSpan(micros(one.effective_from), EVER, one) for one in versions)
+        begins = [*(micros(one.effective_from) for one in versions), EVER]
+        spans = tuple(TariffSpan(*times, one) for times, one in zip(pairwise(begins), versions, strict=True))
         made = []
         for one in accounts:
             until = end if one.effective_until is None else min(end, micros(one.effective_until))
@@ -174,6 +177,7 @@ class World:
                     spans=tuple(span for span in spans if span.begin_us < until),
                     assigned=assignments(one, start, end),
                     fees=(FeeSpan(micros(one.effective_from), one.fees),) if one.fees else (),
+                    priced=spans,
                     held=tuple(HoldingTime(*held[:4]) for held in assignments(one, 0, EVER)),
                 )
             )

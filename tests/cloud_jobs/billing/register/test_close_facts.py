@@ -21,7 +21,7 @@ from cloud_jobs.lake.snapshots import note_fences, note_tracks, take_snapshot
 from cloud_jobs.lake.tables import FENCES, KEPT_FROM, TRACKS
 from cloud_jobs.reference.tables import fences_in
 from geo.spatial import TrackSettings
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, price, tariff
+from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake, used
 from tests.system.lake_of_fixes import derive
 
@@ -104,13 +104,40 @@ def test_the_enter_of_a_visit_is_looked_for_in_the_quarter_before(billed: Billed
 
 def test_a_clerk_sees_how_many_visits_were_not_seen_whole(billed: BilledLake) -> None:
     lost = [event("enter", 2), event("dwell", 2 + 5 / 1440, 300.0), *visit(4, 10)]
-    happen(billed, *visit(-100, 110 * 1440), event("exit", 20, 600.0, place="quay"), *lost)
+    happen(billed, *visit(-400, 410 * 1440), event("exit", 20, 600.0, place="quay"), *lost)
     (closing,) = billed.close("one")
     assert [note for note in notes(closing) if "visits" in note] == [
         "visits whose begin was not seen, billed from the first moment that is known: 2",
         "visits whose end was not seen, billed until the last moment that is known: 1",
     ]
     assert closing.outcome == "final"
+
+
+def test_a_stay_is_charged_when_its_device_is_given_away_inside(billed: BilledLake) -> None:
+    kept = account("acme", device("van-2"), device(end="2026-03-15T23:00:00Z"))
+    billed.publish(legal_entity(), tariff(*VISITS), account("acme", device(), device("van-2")), kept)
+    happen(billed, *(event("enter", -9, device=name, id=name) for name in ("van-1", "van-2")))
+    (closing,) = billed.close("one")
+    assert [(one.key.device, one.quantity) for one in charges_of(billed, closing)] == [("van-1", 24 * 86_400_000)]
+    assert [note for note in notes(closing) if "visits" in note] == [
+        "visits that have not ended, whose time is billed later: 1"
+    ]
+
+
+def test_a_closing_is_as_final_as_the_earlier_months_of_its_year(tmp_path: Path) -> None:
+    billed = BilledLake.create(tmp_path, "van-1")
+    capped = tariff(*VISITS, caps=[{"scope": "account", "span": "year", "amount": "1000"}])
+    # nothing was ever heard of van-2, which acme had in January
+    had = device(), device("van-2", end="2026-01-31T23:00:00Z")
+    billed.publish(legal_entity(), capped, account("acme", *had, payer=payer(cycle="month")))
+    billed.use()
+    fences = note_fences(billed.lake, fences_in(billed.lake).features)
+    derive(billed.lake, "geofence_events", states={FENCES: fences, KEPT_FROM: date(2026, 2, 5).toordinal()})
+    (closing,) = billed.close("one")
+    old = "events before 2026-02-05 are erased, and with them visits; what is posted stays"
+    assert closing.outcome == "provisional"
+    assert closing.reasons[0].startswith("2026-01: fleet/van-2: ")
+    assert closing.reasons[1:] == (f"2026-01: {old}", f"2026-02: {old}")
 
 
 def notes(closing: Closing) -> list[str]:
@@ -186,5 +213,6 @@ def test_a_driven_day_is_that_of_whoever_is_inside_all_month(tmp_path: Path) -> 
     hours = [MARCH + timedelta(days=at, hours=8) for at in (0, 3, 4)]
     driven = [used("van-1", 10, hour, "port") for hour in hours] + [used("van-1", 10, MARCH + timedelta(days=9))]
     billed = lake_with(tmp_path, [*DRIVEN, price("0"), price("0", zone="*")], *driven)
-    happen(billed, event("enter", -40))
+    # long before what is looked back for if nothing says where it drove
+    happen(billed, event("enter", -200))
     assert ("driven day", 3, 5400, 1) in charges(billed)
