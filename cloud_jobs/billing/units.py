@@ -99,9 +99,10 @@ class Measure:
     def base_per_unit(self) -> int:
         return self.sale_units[self.unit].base_per_unit
 
-    @property
-    def code(self) -> str:
-        return self.sale_units[self.unit].code
+    def sold_by(self, unit: str) -> tuple[str, SaleUnit]:
+        """A unit of sale and its name; the first one, if the meter is not sold by this unit."""
+        name = unit if unit in self.sale_units else self.unit
+        return name, self.sale_units[name]
 
 
 _EACH = {"each": SaleUnit(1, "C62")}
@@ -166,9 +167,9 @@ def place_text(meter: Meter, zone: str) -> str:
     return f"{'gate' if zones is MeterZones.GATES else 'zone'} {zone}"
 
 
-def quantity_text(meter: Meter, quantity: int) -> str:
-    """The quantity in the meter's unit of sale with six decimals; counts without."""
-    per_unit = MEASURE_OF[meter].base_per_unit
+def quantity_text(meter: Meter, quantity: int, unit: str = "") -> str:
+    """The quantity in a unit of sale (the meter's first, if it has no such unit) with six decimals; counts without."""
+    per_unit = MEASURE_OF[meter].sold_by(unit)[1].base_per_unit
     if per_unit == 1:
         return str(quantity)
     micro = round_ratio(quantity * 1_000_000, per_unit)

@@ -79,7 +79,8 @@ def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterat
             yield f"in started steps of {price.price.step:f} {unit}", f"{_text(started / per_unit)} {unit}"
         for share, amount, currency in _paid(stage, currencies):
             paid.append(currency)
-            yield f"{_text(share)} {unit} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
+            of = unit if price.price.step_amount is None else "steps"
+            yield f"{_text(share)} {of} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
     currency, minor = currencies[price.version], 10**digits
     if {*paid} == {currency} != {contract.payer.currency}:
         rate = worth_of(currency, contract) / minor

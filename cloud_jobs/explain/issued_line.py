@@ -226,7 +226,7 @@ def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge:
 def _explained_derived(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
     key = charge.key
     devices = {one.of_device for one in contract.assigned if one.account == key.account}
-    is_cap = key.kind in {ChargeKind.DAILY_CAP, ChargeKind.PERIOD_CAP}
+    is_cap = key.kind is ChargeKind.CAP
     if is_cap and key.device and not _is_pooled(contract, key.account):
         devices = {TenantDevice(key.tenant, key.device)}
     tariffs = [span.tariff for one in contract.accounts for span in one.spans]

@@ -182,7 +182,6 @@ def price_text(price: AgreedPrice, currency: str) -> str:
 
 
 SPANS = {"day": "day", "cycle": "period"}
-KINDS = {"day": "daily", "cycle": "period"}
 
 
 def cap_text(cap: AgreedCap, currency: str) -> str:
@@ -450,7 +449,7 @@ def _caps_of(tariff: AgreedTariff, span: str) -> list[AgreedCap]:
 def _capped(cap: AgreedCap, charge: TrueKey, currency: str) -> TrueKey:
     """The key of a cap's charge: the device or account, and the meter if the cap has only one."""
     meter = cap.meters[0] if len(cap.meters) == 1 else ""
-    kind, text = f"{KINDS[cap.span]} cap", cap_text(cap, currency)
+    kind, text = "cap", cap_text(cap, currency)
     if cap.scope == "account":
         return TrueKey(charge.account, kind=kind, meter=meter, price=text)
     return TrueKey(charge.account, charge.region, charge.tenant, charge.device, kind, meter, price=text)

@@ -401,7 +401,7 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
     scope = named.get("scope", "device") if named else body.get("pool", "device")
     if span in {"week", "year"} or scope == "tree" or named.get("unit", body["unit"]) != body["unit"]:
         raise TruthError("the truth knows pools of a day or period, in the unit of their prices")
-    if {"devices", "times", "amounts", "vat"} & set(body):
+    if {"devices", "times", "amounts", "vat", "name"} & set(body) or ("step_amount" in body and "step" not in body):
         raise TruthError("the truth knows prices of all devices, with one amount or tiers, and the payer's tax")
     tiers = tuple(
         AgreedTier(None if tier.get("up_to") is None else _number(tier["up_to"]), _number(tier["unit_amount"]))
@@ -412,7 +412,7 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
         body.get("zone", ""),
         body.get("window", ""),
         body["unit"],
-        tiers or (AgreedTier(None, _number(body["unit_amount"])),),
+        tiers or (AgreedTier(None, _one_amount(body)),),
         body.get("tier_mode", "graduated") if tiers else "",
         _number((named or body).get("allowance", 0)),
         scope,
@@ -424,6 +424,13 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
         _number(body.get("within", 0)),
         span,
     )
+
+
+def _one_amount(body: dict[str, Any]) -> Fraction:
+    """The amount of a unit, of which a step has several."""
+    if "step_amount" in body:
+        return _number(body["step_amount"]) / _number(body["step"])
+    return _number(body["unit_amount"])
 
 
 def _account(body: dict[str, Any]) -> AgreedAccount:

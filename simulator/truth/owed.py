@@ -236,9 +236,9 @@ def _amount_text(amount: Fraction, currency: str) -> str:
 def _selected(own: list[TrueCharge], owner: Owner, fee: AgreedFee) -> Fraction:
     """The selected usage, less its part of each cap that it is under; a cap takes the same part of all under it."""
     left = {charge.about: Fraction(charge.amount_minor) for charge in own if charge.about.kind == "usage"}
-    for kind in ("daily cap", "period cap"):
+    for is_daily in (True, False):
         for cap in own:
-            if cap.about.kind == kind:
+            if cap.about.kind == "cap" and (" a day " in cap.about.price) is is_daily:
                 said = cap.about.price.rpartition("(")[2].rstrip(")")
                 meters = set() if said == "all meters" else set(said.split(", "))
                 device = cap.about[2:4] if cap.about.device else None

@@ -92,7 +92,7 @@ def test_what_is_above_a_daily_cap_is_taken_off_once() -> None:
     days = [datetime(2026, 3, 10, 22, 30, tzinfo=UTC), datetime(2026, 3, 10, 23, 30, tzinfo=UTC)]
     found = owed([payer(), price], km(12.345, at=days[0]), km(11.1, at=days[1]), km(1, at=days[1] + timedelta(days=3)))
     assert amounts(found, "usage") == {"van": 2445}
-    assert amounts(found, "daily cap") == {"van": -345}
+    assert amounts(found, "cap") == {"van": -345}
 
 
 def test_a_period_cap_and_the_minimum_hold_at_the_end_of_the_period() -> None:
@@ -101,7 +101,7 @@ def test_a_period_cap_and_the_minimum_hold_at_the_end_of_the_period() -> None:
     capped = tariff(price, begin="2026-03-31T21:45:00Z", more=cap)
     texts = [payer(), tariff(price), capped]
     assert [owed(texts, km(length)).net_minor for length in (50, 30, 25, 20, 5)] == [3000, 3000, 2500, 2000, 2000]
-    assert amounts(owed(texts, km(50)), "period cap") == {"": -2000}
+    assert amounts(owed(texts, km(50)), "cap") == {"": -2000}
     assert amounts(owed(texts), "minimum fee") == {"": 2000}
     too_late = tariff(price, begin="2026-03-31T22:00:00Z", more=cap)
     assert owed([payer(), tariff(price), too_late], km(50)).net_minor == 5000

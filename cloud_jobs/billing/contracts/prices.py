@@ -20,6 +20,8 @@ MAX_TIERS: Final = 100
 MAX_MINUTES: Final = 1_440
 """The longest time between two facts that a price can depend on."""
 MAX_AMOUNTS: Final = 100_000
+_WHOLE_STAY: Final = 10**12
+"""The step, in units, of a stay that has one amount."""
 
 
 class TierMode(StrEnum):
@@ -143,8 +145,8 @@ class Price(Contract):
     """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
 
     Each price has its own allowance, tiers and rounding, by device or account and `span`; prices that name a pool of
-    the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps. `vat`: None: the
-    payer's.
+    the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps. `step_amount`: of
+    each step, instead of `unit_amount`; of a stay without `step`, of all of it. `vat`: None: the payer's.
     `amounts`: unit amounts by zone, instead of `zone` and `unit_amount`. `devices`: only devices with these attributes;
     of the prices of a place the one that names most of them applies. `times`: attributes by whose numbers the unit
     amount is multiplied.
@@ -163,6 +165,7 @@ class Price(Contract):
     tier_mode: TierMode = TierMode.GRADUATED
     allowance: Amount = Decimal(0)
     step: Annotated[Amount, Field(gt=0)] | None = None
+    step_amount: UnitAmount | None = None
     pool: Id = Pool.DEVICE.value
     span: Span = Span.CYCLE
     vat: Vat | None = None
@@ -200,7 +203,7 @@ class Price(Contract):
     @property
     def step_base(self) -> Decimal:
         """The step in base units; 0 for none."""
-        return (self.step or 0) * Decimal(self.base_per_unit)
+        return (self.step or (_WHOLE_STAY if self.step_amount is not None else 0)) * Decimal(self.base_per_unit)
 
     def pool_key(self, named: NamedPool | None) -> PoolKey:
         """`named`: the pool of the tariff that it names, if any."""
@@ -256,8 +259,11 @@ class Price(Contract):
 
     @model_validator(mode="after")
     def _one_amount_or_tiers(self) -> Self:
-        if (self.unit_amount is not None) + bool(self.tiers) + bool(self.amounts) != 1:
-            raise ValueError("a price has either a unit_amount, or tiers, or amounts by zone")
+        given = (self.unit_amount is not None, self.step_amount is not None, bool(self.tiers), bool(self.amounts))
+        if sum(given) != 1:
+            raise ValueError("a price has either a unit_amount, or a step_amount, or tiers, or amounts by zone")
+        if self.step_amount is not None and self.step is None and self.meter is not Meter.STAY:
+            raise ValueError("step_amount is the amount of each started step; state the step, for instance step = 30")
         if not self.tiers:
             if self.tier_mode is TierMode.VOLUME:
                 raise ValueError("tier_mode is for prices with tiers, and this one has none")

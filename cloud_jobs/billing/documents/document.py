@@ -50,6 +50,7 @@ from cloud_jobs.billing.rating import (
     TaxGroup,
     tax_group,
 )
+from cloud_jobs.billing.rating.terms import unit_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from geo.reference.moments import stamp
 from geo.spatial.ids import UNSHOWN
@@ -260,8 +261,8 @@ def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], 
         "price": key.price,
         "vehicles": len(vehicles),
         "days": sorted({day for charge in group.charges if charge.days for day in charge.days.split()}),
-        "quantity": _measured(meter, group),
-        **_stated(meter, group.quantity, group.amount_minor, currency),
+        "quantity": _measured(meter, group, unit_of(key.price)),
+        **_stated(meter, group.quantity, group.amount_minor, currency, unit=unit_of(key.price)),
         "item_name": _item_name(key) if group.charges else NOTHING_USED,
         "invoice_line_net_amount": amount(group.amount_minor, currency),
         "invoiced_item_vat_category_code": category,
@@ -269,7 +270,8 @@ def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], 
     }
 
 
-def _measured(meter: Meter | None, group: _Group) -> Document | None:
+def _measured(meter: Meter | None, group: _Group, unit: str) -> Document | None:
+    """In the unit of the price, so that a customer can multiply."""
     if meter is None:
         return None
     measure = MEASURE_OF[meter]
@@ -277,15 +279,17 @@ def _measured(meter: Meter | None, group: _Group) -> Document | None:
         "base": group.quantity,
         "base_unit": measure.base,
         "free_base": group.free,
-        "text": quantity_text(meter, group.quantity),
-        "free_text": quantity_text(meter, group.free),
-        "unit": measure.unit,
+        "text": quantity_text(meter, group.quantity, unit),
+        "free_text": quantity_text(meter, group.free, unit),
+        "unit": measure.sold_by(unit)[0],
     }
 
 
-def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str) -> Document:
+def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str, *, unit: str) -> Document:
     """Quantity and price by EN 16931: their product by the base quantity is exactly the line's amount."""
-    text, code = (str(quantity), _PIECE) if meter is None else (quantity_text(meter, quantity), MEASURE_OF[meter].code)
+    text, code = str(quantity), _PIECE
+    if meter is not None:
+        text, code = quantity_text(meter, quantity, unit), MEASURE_OF[meter].sold_by(unit)[1].code
     whole, base = Decimal(text), text.removeprefix("-")
     if not whole or (amount_minor and (whole > 0) != (amount_minor > 0)):
         pieces = (amount_minor > 0) - (amount_minor < 0)

@@ -167,8 +167,8 @@ def _quantities(line: Document, quantity: int) -> dict[str, Any]:
         return {"quantity": None, "unit": None, "quantity_base": None, "base_unit": None}
     measure = MEASURE_OF[Meter(line["meter"])]
     return {
-        "quantity": quantity_text(Meter(line["meter"]), quantity),
-        "unit": measure.unit,
+        "quantity": quantity_text(Meter(line["meter"]), quantity, line["quantity"]["unit"]),
+        "unit": line["quantity"]["unit"],
         "quantity_base": quantity,
         "base_unit": measure.base,
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.rating.terms import terms_of
+from cloud_jobs.billing.rating.terms import Term, terms_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter
 
 TEXTS: Final = Path(__file__).parent / "texts"
@@ -87,18 +87,18 @@ class Language:
         found = date.fromisoformat(text)
         return self.say("form.date", y=found.year, m=found.month, d=found.day)
 
-    def unit(self, meter: str) -> str:
-        return self.known("unit", MEASURE_OF[Meter(meter)].unit)
+    def measure(self, number: str, unit: str) -> str:
+        """A number with its unit, in the plural if it has one; counts have none."""
+        many = "" if abs(Decimal(number)) == 1 else "s"
+        named = self._texts.get(f"unit.{unit}{many}", self.known("unit", unit))
+        return self.number(number) if unit == "each" else f"{self.number(number)} {named}"
 
-    def quantity(self, meter: str, exact: str) -> str:
-        """A quantity for people: two decimals, counts without; what is less than the smallest shown says so."""
-        if MEASURE_OF[Meter(meter)].base_per_unit == 1:
-            return self.number(exact)
+    def quantity(self, exact: str, unit: str) -> str:
+        """A quantity for people: at most two decimals; what is less than the smallest shown says so."""
         rounded = Decimal(exact).quantize(_SHOWN, ROUND_HALF_UP)
-        shown = f"{self.number(f'{rounded or abs(rounded)}')} {self.unit(meter)}"
         if not rounded and Decimal(exact) > 0:
-            return self.say("line.less", quantity=f"{self.number(str(_SHOWN))} {self.unit(meter)}")
-        return shown
+            return self.say("line.less", quantity=self.measure(str(_SHOWN), unit))
+        return self.measure(f"{rounded or abs(rounded)}" if "." in exact else exact, unit)
 
     def window(self, text: str) -> str:
         """A window with its hours (`Window.text`) in this language; what is no such text stays."""
@@ -109,34 +109,39 @@ class Language:
         holidays = self.say(f"place.{found['holidays']}_holidays") if found["holidays"] else ""
         return f"{found['id']} ({', '.join(filter(None, (days + found['hours'], season, holidays)))})"
 
-    def price(self, text: str, applied: AppliedPrice | None = None) -> str:
+    def price(self, text: str, applied: AppliedPrice | None = None, *, meter: str | None = None) -> str:
         """A price, cap, fee or minimum fee (its canonical text) in this language; what is no such text stays.
 
         The name is the line's item, and left out. `applied`: what a price with tiers came to, which stands first, on a
-        line of its own.
+        line of its own. `meter`: of the line, whose pieces have its name.
         """
         if not (terms := terms_of(text)):
             return text
         listed = ""
         for key, facts in terms:
-            part = self.say(f"price.{key}", **{name: self._fact(name, value) for name, value in facts.items()})
+            given = {name: self._fact(name, value, meter) for name, value in facts.items()}
+            if "quantity" in facts:
+                given["quantity"] = self.measure(facts["quantity"], facts["unit"])
+            part = self.say(f"price.{key}", **given)
             # some texts are a part of the one before
             listed += part if not part or not listed or part.startswith(" ") else f", {part}"
         if applied is None:
             return listed
         amount, currency, unit, is_tier = applied
-        said = self.say("price.of_unit", amount=self.number(amount), currency=currency, unit=self._fact("unit", unit))
+        said = self.say(
+            "price.of_unit", amount=self.number(amount), currency=currency, unit=self._fact("unit", unit, meter)
+        )
         return f"{said if is_tier else self.say('price.average', price=said)}\n{listed}"
 
-    def _fact(self, name: str, value: str) -> str:
+    def _fact(self, name: str, value: str, meter: str | None) -> str:
         """A fact of a term in this language."""
         if name in {"meters", "zones"}:
             return ", ".join(self.known(name.removesuffix("s"), one) for one in value.split(", "))
         match name:
-            case "amount" | "quantity":
+            case "amount":
                 return self.number(value)
             case "unit":
-                return self.known(name, value)
+                return self.known("unit", value) if value != "each" or meter is None else self.known("each", meter)
             case "tiers":
                 return "; ".join(self._tier(*tier) for tier in tiers_of(value))
             case "factors":
@@ -197,3 +202,12 @@ def applied_price(
             return AppliedPrice(near[0], currency, unit, is_tier=True)
     average = (Decimal(amount_minor).scaleb(-digits) / units).quantize(Decimal(1).scaleb(-digits - 2), ROUND_HALF_UP)
     return AppliedPrice(f"{average:f}", currency, unit, is_tier=False)
+
+
+def charged_steps(price: str, amount_minor: int, *, currency: str, digits: int) -> tuple[int, Term] | None:
+    """How many steps or stays of one amount a line charges, and the price's head; None if it is no whole number."""
+    head = next((term for term in terms_of(price) if term.key in {"of_step", "of_stay"}), None)
+    if head is None or head.facts["currency"] != currency:
+        return None
+    each = Decimal(head.facts["amount"]).scaleb(digits)
+    return (int(amount_minor / each), head) if each and not amount_minor % each else None

@@ -16,7 +16,7 @@ from cloud_jobs.billing.documents.document import (
     PREVIEW_MARK,
     DocumentType,
 )
-from cloud_jobs.billing.documents.look import PLAIN, Language, Look, applied_price
+from cloud_jobs.billing.documents.look import PLAIN, Language, Look, applied_price, charged_steps
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, amount_text, exponent, quantity_text
 
 MAX_INCOMPLETE: Final = 20
@@ -229,9 +229,20 @@ class Presentation:
     def _line(self, line: Document) -> Row:
         quantity, measured = line["quantity"], ""
         if quantity:
-            measured = self.language.quantity(line["meter"], quantity["text"])
-            if quantity["free_base"]:
-                free = self.language.quantity(line["meter"], quantity["free_text"])
+            measured = self.language.quantity(quantity["text"], quantity["unit"])
+            steps = charged_steps(
+                line["price"],
+                line["invoice_line_net_amount"]["minor"],
+                currency=self._currency,
+                digits=exponent(self._currency),
+            )
+            if steps:
+                # what a customer can multiply
+                number, (_, facts) = steps
+                each = f" × {self.language.measure(facts['quantity'], facts['unit'])}" if "quantity" in facts else ""
+                measured = f"{self.language.number(str(number))}{each} ({measured})"
+            elif quantity["free_base"]:
+                free = self.language.quantity(quantity["free_text"], quantity["unit"])
                 measured = f"{measured} {self._say('line.free', quantity=free)}"
         return (
             str(line["invoice_line_identifier"]),
@@ -251,11 +262,11 @@ class Presentation:
             # the seller's words
             return str(line["item_name"])
         if line["kind"] != "usage":
-            kind = {"daily cap": "daily_cap", "period cap": "period_cap", "minimum fee": "minimum"}[line["kind"]]
-            named = ": ".join([self._say(f"kind.{kind}"), *([known("meter", meter)] if meter else [])])
+            named = ": ".join([known("kind", line["kind"]), *([known("meter", meter)] if meter else [])])
             more = ", …" if len(days) > MAX_DAYS else ""
             listed = ", ".join(filter(None, map(self.language.day, days[:MAX_DAYS]))) + more
-            return self._say("line.days", item=named, count=len(days), days=listed) if days else named
+            count = self.language.measure(str(len(days)), "day")
+            return self._say("line.days", item=named, count=count, days=listed) if days else named
         window = self._say("place.window", name=self.language.window(line["window"])) if line["window"] else ""
         return ", ".join(one for one in (known("meter", meter), self._place(meter, line["zone"]), window) if one)
 
@@ -281,7 +292,7 @@ class Presentation:
 
     def _agreed_price(self, line: Document) -> str:
         if not (quantity := line["quantity"]):
-            return self.language.price(line["price"])
+            return self.language.price(line["price"], meter=line["meter"])
         applied = applied_price(
             line["price"],
             line["meter"],
@@ -291,7 +302,7 @@ class Presentation:
             digits=exponent(self._currency),
             vehicles=line["vehicles"],
         )
-        return self.language.price(line["price"], applied)
+        return self.language.price(line["price"], applied, meter=line["meter"])
 
     # Annex.
 
@@ -351,9 +362,8 @@ class Presentation:
     def _exact(self, line: Document, base: int) -> str:
         if not line["quantity"]:
             return ""
-        meter = Meter(line["meter"])
-        unit = "" if MEASURE_OF[meter].base_per_unit == 1 else f" {self.language.unit(meter)}"
-        return f"{self.language.number(quantity_text(meter, base))}{unit}"
+        unit = line["quantity"]["unit"]
+        return self.language.measure(quantity_text(Meter(line["meter"]), base, unit), unit)
 
     def _minor(self, minor: int) -> str:
         return self.language.number(amount_text(minor, self._currency))

@@ -70,8 +70,7 @@ class ChargeKind(StrEnum):
     """Why an amount is charged. A cap is a negative charge, a fee may be one."""
 
     USAGE = "usage"
-    DAILY_CAP = "daily cap"
-    PERIOD_CAP = "period cap"
+    CAP = "cap"
     FEE = "fee"
     MINIMUM = "minimum fee"
 

@@ -138,11 +138,9 @@ class RatedPrice:
     def _started(self, quantity: int) -> Fraction:
         """Base units that are paid for, of a pool or a fact with only this quantity."""
         allowance, price = Fraction(*self.allowance), self.price
-        if price.meter in FACTS and price.step is not None and quantity > allowance:
+        if price.meter in FACTS and price.step_base and quantity > allowance:
             # the steps of a visit count from its start, and a step that is free in part is paid for
-            return (
-                self.in_steps(Fraction(quantity)) - allowance + allowance % (Fraction(price.step) * price.base_per_unit)
-            )
+            return self.in_steps(Fraction(quantity)) - allowance + allowance % Fraction(price.step_base)
         return self.in_steps(max(Fraction(0), quantity - allowance))
 
     def fact_minor(self, quantity: int) -> int:
@@ -161,10 +159,8 @@ class RatedPrice:
 
     def in_steps(self, paid: Fraction) -> Fraction:
         """Base units that are paid for, rounded up to whole steps."""
-        if self.price.step is None:
-            return paid
-        step = Fraction(self.price.step) * self.price.base_per_unit
-        return step * ceil(paid / step)
+        step = Fraction(self.price.step_base)
+        return step * ceil(paid / step) if step else paid
 
     def free_of(self, quantity: int) -> int:
         """The whole base units that the allowance covers in a pool with only this quantity."""
@@ -333,7 +329,10 @@ def cost(price: Price, paid: Paid) -> Fraction:
 
 
 def parts_of(price: Price, paid: Paid) -> list[tuple[Fraction, Decimal]]:
-    """The units of a pool by unit amount: pairs of units and amount. Raises BillingError above the last tier."""
+    """The units, or the steps, of a pool by their amount. Raises BillingError above the last tier."""
+    if price.step_amount is not None:
+        step = Fraction(price.step_base) / price.base_per_unit
+        return [((paid.end - paid.begin) / step, price.step_amount)]
     if price.unit_amount is not None:
         return [(paid.end - paid.begin, price.unit_amount)]
     found, below = list[tuple[Fraction, Decimal]](), Fraction(0)

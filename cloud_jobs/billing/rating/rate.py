@@ -326,7 +326,6 @@ class CapRemainder:
     def take(
         self,
         cap: CapInForce,
-        kind: ChargeKind,
         keys: list[UsePlace],
         minor: Mapping[str, int],
         days: Sequence[CappedDay] = (),
@@ -347,7 +346,7 @@ class CapRemainder:
                 region=self._region_of[tenant, device],
                 tenant=tenant,
                 device=device,
-                kind=kind,
+                kind=ChargeKind.CAP,
                 meter=meters[0] if len(meters) == 1 else None,
                 price=text,
                 tax=tax,
@@ -400,7 +399,7 @@ def daily_caps(rating: AccountRating, left: CapRemainder) -> list[CapReduction]:
                 rest = min(rest, round_ratio(most.numerator, most.denominator))
             minor = total - max(rest, 0)
             if minor > 0:
-                found.append(left.take(cap, ChargeKind.DAILY_CAP, keys, _by_text(minor, above), over_days))
+                found.append(left.take(cap, keys, _by_text(minor, above), over_days))
     return found
 
 
@@ -424,7 +423,7 @@ def period_caps(book: PriceBook, left: CapRemainder, year: AccountYear) -> list[
                 most = max(0, round_ratio(exact.numerator, exact.denominator) - before[scope])
                 minor = left.total(keys) - most
                 if minor > 0:
-                    found.append(left.take(cap, ChargeKind.PERIOD_CAP, keys, {text: minor}))
+                    found.append(left.take(cap, keys, {text: minor}))
     return found
 
 

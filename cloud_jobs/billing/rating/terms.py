@@ -20,6 +20,8 @@ from cloud_jobs.billing.units import Meter, exponent
 
 NAME: Final = {"name": "{name}: "}
 HEADS: Final = {
+    "of_step": "{amount} {currency} per started {quantity} {unit}",
+    "of_stay": "{amount} {currency} for each visit",
     "of_unit": "{amount} {currency}/{unit}",
     "graduated": "graduated {tiers} {currency}/{unit}",
     "volume": "volume {tiers} {currency}/{unit}",
@@ -117,6 +119,11 @@ _TEXT: Final = re.compile(
 )
 
 
+def unit_of(text: str) -> str:
+    """The unit of a price; "" for none."""
+    return next((facts["unit"] for _, facts in terms_of(text) if "unit" in facts), "")
+
+
 def said(key: str, facts: Mapping[str, object] = MappingProxyType({}), **more: object) -> str:
     """The text of one term."""
     return _TEMPLATES[key].format(**facts, **more)
@@ -134,7 +141,7 @@ def price_text(
 ) -> str:
     """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km, by year`.
 
-    `2.00 EUR/km, in started steps of 100 km`; `3.00 EUR/h, the first 0.5 h free, for each visit, at most 20.00 EUR`;
+    `1.50 EUR per started 30 min, the first 15 min free, for each visit`; `7.00 EUR for each visit`;
     `1.00 EUR/each, forward, after gate north within 30 minutes`. `named`: the pool of the tariff that it names.
     `0.0228 CHF/km x 40 (weight), for class hgv`. `attributes`: those of the device; None: only the names of factors.
     """
@@ -145,6 +152,14 @@ def price_text(
             for tier in price.tiers
         )
         head = said(price.tier_mode.value, of_unit, tiers=", ".join(tiers))
+    elif price.step_amount is not None:
+        quantity = number_text(price.step or Decimal(0))
+        head = said(
+            "of_step" if price.step else "of_stay",
+            of_unit,
+            amount=number_text(price.step_amount, digits),
+            quantity=quantity,
+        )
     else:
         amount = (
             f"{len(price.amounts)} amounts" if price.unit_amount is None else number_text(price.unit_amount, digits)
@@ -157,9 +172,9 @@ def price_text(
     pool, free = price.pool_key(named), named or price
     terms = (
         factors,
-        price.step and said("step", quantity=number_text(price.step), unit=price.unit),
+        price.step and price.step_amount is None and said("step", quantity=number_text(price.step), unit=price.unit),
         free.allowance and said("free", quantity=number_text(free.allowance), unit=free.unit),
-        price.meter is Meter.STAY and said("visit"),
+        price.meter is Meter.STAY and (price.step_amount is None or price.step) and said("visit"),
         price.most is not None and said("most", amount=number_text(price.most, digits), currency=currency),
         price.direction and said(price.direction.value),
         price.after and said("after", gate=price.after, minutes=price.within),

@@ -117,7 +117,7 @@ def test_bytes_are_read_back_and_hold_no_float(rated: RatedAccount) -> None:
 
 @given(st.data())
 def test_any_changed_byte_is_found(data: st.DataObject) -> None:
-    content = canonical_bytes(issued(taxed([charge(), fixed(-120, ChargeKind.DAILY_CAP)])))
+    content = canonical_bytes(issued(taxed([charge(), fixed(-120, ChargeKind.CAP)])))
     at = data.draw(st.integers(0, len(content) - 1))
     byte = data.draw(st.integers(0, 255).filter(lambda value: value != content[at]))
     with pytest.raises(UnreadableDocument):

@@ -61,7 +61,7 @@ def test_pieces_of_json_are_the_canonical_bytes_and_are_read_back() -> None:
     assert [*read_document(content)["annex"]] == [*large()["annex"]]
 
 
-FLEET = [*(charge(device=f"eu-{number:04}") for number in range(10)), fixed(-120, ChargeKind.DAILY_CAP, region="eu")]
+FLEET = [*(charge(device=f"eu-{number:04}") for number in range(10)), fixed(-120, ChargeKind.CAP, region="eu")]
 
 
 def test_the_first_page_has_all_that_is_needed_to_pay() -> None:

@@ -50,11 +50,11 @@ NIGHT = Window(id="night", days=WEEKDAYS[:5], begin=time(22), end=time(6), seaso
 WORDS = {
     "en": (
         "Entry, outside all zones, window night (Mon-Fri 22:00-06:00, season low, without holidays)",
-        "on 2 days: 2026-03-02, 2026-03-05",
+        ", 2 days: 2026-03-02, 2026-03-05",
     ),
     "de": (
         "Einfahrt, außerhalb aller Zonen, Zeitfenster night (Mo-Fr 22:00-06:00, Saison low, ohne Feiertage)",
-        "an 2 Tagen: 02.03.2026, 05.03.",
+        ", 2 Tage: 02.03.2026, 05.03.",
     ),
     "fr": (
         "Entrée, hors de toute zone, plage night (lun-ven 22:00-06:00, saison low, hors jours fériés)",
@@ -75,7 +75,7 @@ def example() -> Document:
                 charge(
                     meter=Meter.ENTRY, zone="", quantity=1200, amount_minor=300, price="0.0025 EUR/each", window=NIGHT
                 ),
-                fixed(-1500, ChargeKind.DAILY_CAP, region="eu", tenant="fleet", device="eu-0003")._replace(
+                fixed(-1500, ChargeKind.CAP, region="eu", tenant="fleet", device="eu-0003")._replace(
                     days="2026-03-02 2026-03-05"
                 ),
             ]
@@ -100,7 +100,7 @@ GOLDEN = {
     ),
     "fr": (
         "Facture WB-000042",
-        "Montant à payer avant le 02/05/2026 inclus",
+        "Montant à payer au plus tard le 02/05/2026",
         "2\u00a0134,86 EUR",
         "4\u00a0013,34 km",
         "Distance, zone Docks (eu-centre)",
@@ -177,7 +177,7 @@ STAY = {
     "meter": "stay",
     "zone": "a",
     "unit": "min",
-    "unit_amount": "0.05",
+    "step_amount": "1.50",
     "step": "30",
     "allowance": "15",
     "most": "9",
@@ -202,6 +202,7 @@ PRICES = [
     ),
     price_text(Price(meter=Meter.EVENT, unit="each", unit_amount=Decimal("0.05"), step=Decimal(100)), "EUR"),
     price_text(Price.model_validate(STAY), "EUR"),
+    price_text(Price.model_validate(STAY | {"step": None}), "EUR"),
     f"{price_text(Price.model_validate(PASSAGE), 'EUR')}, the dearest within 60 minutes",
     minimum_text(Decimal(10), "EUR", (20, 31)),
     *(

@@ -24,7 +24,7 @@ def example() -> Document:
         taxed(
             [
                 *(charge(device=f"eu-{number:04}", amount_minor=4515, quantity=100_333_000) for number in range(10)),
-                fixed(-1500, ChargeKind.DAILY_CAP, region="eu", tenant="fleet", device="eu-0003"),
+                fixed(-1500, ChargeKind.CAP, region="eu", tenant="fleet", device="eu-0003"),
                 charge(device="uk-0001", meter=Meter.DURATION, quantity=9_000_000, amount_minor=800, **LONDON),
                 fixed(2500, ChargeKind.MINIMUM),
             ]

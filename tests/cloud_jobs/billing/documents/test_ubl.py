@@ -27,7 +27,7 @@ CHARGES = [
     charge(device="eu-0002", zone="", window="peak", amount_minor=1),
     charge(account="acme-north", region="us", meter=Meter.DURATION, quantity=1234, amount_minor=77),
     charge(meter=Meter.CROSSING, zone="gate-1", quantity=3, amount_minor=300),
-    fixed(-120, ChargeKind.DAILY_CAP, region="eu", device="eu-0001", tenant="fleet"),
+    fixed(-120, ChargeKind.CAP, region="eu", device="eu-0001", tenant="fleet"),
     fixed(500, ChargeKind.MINIMUM),
 ]
 
