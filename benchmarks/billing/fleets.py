@@ -67,7 +67,7 @@ def tariff(effective_from: datetime, *, daily_cap: bool) -> Tariff:
     prices += [{"meter": "entry", "unit": "each", "zone": "*", "unit_amount": "2.5"}]
     prices += [{"meter": "transmitted", "unit": "MB", "unit_amount": "0.1", "pool": "account"}]
     prices += [{"meter": "active day", "unit": "day", "unit_amount": "0.35"}]
-    night = {"id": "night", "days": ["mon", "tue", "wed", "thu", "fri"], "begin": "22:00:00", "end": "06:00:00"}
+    night = {"id": "night", "days": ["mon-fri"], "hours": ["22:00-06:00"]}
     cap = {"scope": "device", "span": "day", "amount": "15", "meters": ["distance", "duration"]}
     return Tariff.model_validate(
         {"id": "standard", "effective_from": effective_from, "currency": "EUR", "prices": prices, "windows": [night]}

@@ -1,11 +1,10 @@
 """Explanation of a charge: from an invoice line to its rated hours, and to the records of each hour."""
 
-from cloud_jobs.explain.explanation import explain, explain_derived, with_hours_again
+from cloud_jobs.explain.explanation import explain, with_hours_again
 from cloud_jobs.explain.metered_again import meter_again
 
 __all__ = [
     "explain",
-    "explain_derived",
     "meter_again",
     "with_hours_again",
 ]

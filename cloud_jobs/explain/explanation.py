@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.billing.contracts import PayerContract
+from cloud_jobs.billing.contracts import PayerContract, Span
 from cloud_jobs.billing.contracts.published import moment_of
 from cloud_jobs.billing.rating import (
     VAT_INCLUDED,
@@ -27,7 +27,8 @@ from cloud_jobs.billing.rating import (
 )
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
 from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key, rate_of
-from cloud_jobs.billing.rating.facts import NO_FACTS, Facts, Passage, rows_of_facts
+from cloud_jobs.billing.rating.earlier_periods import EarlierPeriods
+from cloud_jobs.billing.rating.facts import Passage, rows_of_facts
 from cloud_jobs.billing.rating.fees import FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
     Place,
@@ -41,8 +42,8 @@ from cloud_jobs.billing.rating.pools import (
     pool_stages,
     worth_of,
 )
-from cloud_jobs.billing.rating.rate import AccountRating, CapReduction, account_bill
-from cloud_jobs.billing.rating.rate_facts import PricedFact, priced_facts
+from cloud_jobs.billing.rating.rate import AccountBill, AccountRating, CapReduction, PeriodUsage, account_bills
+from cloud_jobs.billing.rating.rate_facts import PricedFact
 from cloud_jobs.billing.rating.terms import number_text
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
@@ -184,59 +185,78 @@ class Explanation:
         return None if None in found else True
 
 
-def explain(contract: PayerContract, usage: pa.Table, charge: Charge, *, is_whole: bool) -> Explanation:
-    """Explains a usage charge from the usage in force (schema USAGE) of its device or of its whole pool.
+def explain(
+    contract: PayerContract,
+    charge: Charge,
+    usage: pa.Table | None = None,
+    periods: Sequence[PeriodUsage] | None = None,
+) -> Explanation:
+    """Explains a charge. Raises BillingError for usage that cannot be rated.
 
-    `contract`: of at least the charge's account. `is_whole`: `usage` has the whole pool. Raises BillingError for usage
-    that cannot be rated.
+    `usage`: for a charge of usage, that in force (schema USAGE) of at least its device. `periods`: what the charge
+    depends on in the contract's earlier periods and in its own; None: too much to read again, so the amount is unknown.
     """
-    key = charge.key.without_vat_included
-    contract = _of_account(contract, key.account)
-    of_device = _of_device(contract, TenantDevice(key.tenant, key.device))
-    whose = _whose(key)
+    key, amount = charge.key.without_vat_included, None
+    hours, digest, facts, steps = tuple[ExplainedHour, ...](), "", list[PricedFact](), list[tuple[str, str]]()
+    if periods is not None:
+        rating, bill = _bill(contract, periods, key.account)
+        amount, facts = sum(one.amount_minor for one in bill.charges if one.key == key), rating.facts_of(key)
+        steps += _arithmetic(contract, rating, bill, key)
+    if facts:
+        digest = rows_of_facts(one.fact for one in facts).digest
+    elif usage is not None and key.kind is ChargeKind.USAGE:
+        hours, digest = _hours_of(contract, usage, key)
+    return Explanation(
+        charge=charge,
+        hours=hours,
+        digest=digest,
+        amount_minor=_without_tax(charge, amount),
+        arithmetic=(*steps, *(_tax_step(contract, charge) if steps else ())),
+        facts=tuple(facts),
+    )
+
+
+def _hours_of(contract: PayerContract, usage: pa.Table, key: ChargeKey) -> tuple[tuple[ExplainedHour, ...], str]:
+    """The rows of usage of a charge, and their digest."""
+    of_device, whose = _of_device(contract, key.account, TenantDevice(key.tenant, key.device)), _whose(key)
     rows = usage.filter(pc.and_(pc.equal(usage["tenant"], key.tenant), pc.equal(usage["device"], key.device)))
     rows = rows.filter(pc.equal(rows["zone"], whose.zone)).sort_by("hour")
     [found] = cells_of_usage([of_device], rows)
     metered = found.metered.get(whose)
-    rating = _rated(contract, usage) if is_whole else None
-    charges = None if rating is None else rating.usage_charges()
-    amount = None if charges is None else next((one.amount_minor for one in charges if one.key == key), 0)
-    return Explanation(
-        charge=charge,
-        hours=tuple(_hours(of_device, rows, key)),
-        digest="" if metered is None else metered.digest,
-        amount_minor=_without_tax(charge, amount),
-        arithmetic=(
-            *(step for uses in (rating.pools_of(key) if rating else ()) for step in arithmetic_of(contract, uses, key)),
-            *_tax_step(contract, charge),
-        ),
-    )
+    return tuple(_hours(of_device, rows, key)), "" if metered is None else metered.digest
 
 
-def explain_facts(contract: PayerContract, facts: Facts, charge: Charge) -> Explanation:
-    """Explains a charge of facts from the facts of its device. `contract`: of at least the charge's account."""
-    key, currency, found = (
-        charge.key.without_vat_included,
-        contract.payer.currency,
-        list[PricedFact](),
-    )
-    contract = _of_account(contract, key.account)
-    place = Place.of(key)
-    for _, priced in priced_facts(contract, PriceBooks(), facts):
-        found += [
-            one for one in priced if (one.meter, one.place, one.text, one.tax) == (key.meter, place, key.price, key.tax)
-        ]
-    return Explanation(
-        charge=charge,
-        hours=(),
-        digest=rows_of_facts(one.fact for one in found).digest if found else "",
-        amount_minor=_without_tax(charge, sum(one.minor for one in found)),
-        arithmetic=(
-            *((_fact_text(one), f"{amount_text(one.minor, currency)} {currency}") for one in found),
-            *_tax_step(contract, charge),
-        ),
-        facts=tuple(found),
-    )
+def _bill(contract: PayerContract, periods: Sequence[PeriodUsage], account: str) -> tuple[AccountRating, AccountBill]:
+    books, before, bills = PriceBooks(), EarlierPeriods(), list[tuple[AccountRating, AccountBill]]()
+    for one, used in zip((*contract.earlier, contract), periods, strict=True):
+        bills = account_bills(one, used, books, before)
+    return next(of for of in bills if of[0].account == account)
+
+
+def _arithmetic(
+    contract: PayerContract, rating: AccountRating, bill: AccountBill, key: ChargeKey
+) -> Iterator[tuple[str, str]]:
+    """How the amount of a charge arises."""
+    currency, parts = contract.payer.currency, list[Iterable[tuple[str, str]]]()
+    for fact in rating.facts_of(key):
+        yield _fact_text(fact), f"{amount_text(fact.minor, currency)} {currency}"
+    for uses in rating.pools_of(key):
+        yield from arithmetic_of(contract, uses, key)
+    for cap in bill.caps:
+        parts += (_arithmetic_of_cap(cap, one, currency) for one in cap.charges if one.key == key)
+    dues: list[FeeDue | MinimumDue] = [*bill.fees, *([bill.minimum] if bill.minimum else [])]
+    for due in dues:
+        steps = (
+            _arithmetic_of_fee(contract, due, bill.usage)
+            if isinstance(due, FeeDue)
+            else _arithmetic_of_minimum(contract, due)
+        )
+        mine = [one for one in due.charges(key.account) if one.key == key]
+        parts += (chain(steps, _of_tax(due.minor, one, currency)) for one in mine)
+    yield from chain(*parts)
+    if len(parts) > 1:
+        amount = sum(one.amount_minor for one in bill.charges if one.key == key)
+        yield "together", f"{amount_text(amount, currency)} {currency}"
 
 
 def _fact_text(one: PricedFact) -> str:
@@ -268,39 +288,6 @@ MAX_DAYS: Final = 62
 """The most days of a daily cap that are taken apart one by one."""
 
 
-def explain_derived(
-    contract: PayerContract, usage: pa.Table | None, charge: Charge, facts: Facts = NO_FACTS
-) -> Explanation:
-    """Explains a cap, a fee or a minimum from the usage in force and the facts of all devices of its account.
-
-    `usage`: None: too many devices to read again. That of one device is enough for its caps, if no price is pooled.
-
-    `contract`: of at least the charge's account. Raises BillingError for usage that cannot be rated.
-    """
-    amount, parts = None, list[list[tuple[str, str]]]()
-    if usage is not None:
-        contract = _of_account(contract, charge.key.account)
-        bill, key, currency = (
-            account_bill(_rated(contract, usage, facts), contract),
-            charge.key.without_vat_included,
-            contract.payer.currency,
-        )
-        amount = sum(one.amount_minor for one in bill.charges if one.key == key)
-        cuts = ((cap, one) for cap in bill.caps for one in cap.charges if one.key == key)
-        parts += ([*_arithmetic_of_cap(cap, one, currency)] for cap, one in cuts)
-        dues = ((due, one) for due in bill.fees for one in due.charges(key.account) if one.key == key)
-        parts += (
-            [*_arithmetic_of_fee(contract, due, bill.usage), *_of_tax(due.minor, one, currency)] for due, one in dues
-        )
-        least = ((due, one) for due in (bill.minimum,) if due for one in due.charges(key.account) if one.key == key)
-        parts += ([*_arithmetic_of_minimum(contract, due), *_of_tax(due.minor, one, currency)] for due, one in least)
-        if len(parts) > 1:
-            parts.append([("together", f"{amount_text(amount, currency)} {currency}")])
-        amount = _without_tax(charge, amount)
-        parts.append([*_tax_step(contract, charge)])
-    return Explanation(charge=charge, hours=(), digest="", amount_minor=amount, arithmetic=tuple(chain(*parts)))
-
-
 def _of_tax(minor: int, part: Charge, currency: str) -> Iterator[tuple[str, str]]:
     """The part that is taxed alike, if it is not all."""
     if part.amount_minor != minor:
@@ -320,6 +307,8 @@ def _arithmetic_of_cap(cap: CapReduction, charge: Charge, currency: str) -> Iter
         yield f"{len(days) - MAX_DAYS} more days", f"{_text(-rest / minor)} {currency}"
     if len(days) > 1:
         yield "together", f"{_text(-sum(over, Fraction(0)) / minor)} {currency}"
+    if cap.earlier_minor:
+        yield "in earlier periods of the year", f"{amount_text(cap.earlier_minor, currency)} {currency}"
     if not days:
         yield "charged until here", f"{amount_text(cap.before_minor, currency)} {currency}"
     whole = sum(one.amount_minor for one in cap.charges if one.key.price == charge.key.price)
@@ -332,7 +321,10 @@ def _arithmetic_of_minimum(contract: PayerContract, due: MinimumDue) -> Iterator
     """The minimum by its days, what was charged without it, and what is missing."""
     currency, (charged, whole) = contract.payer.currency, due.days
     minor = 10 ** exponent(currency)
-    yield "agreed for a period", f"{_text(Fraction(due.amount))} {due.currency}"
+    yield (
+        f"agreed for a {'year' if due.span is Span.YEAR else 'period'}",
+        f"{_text(Fraction(due.amount))} {due.currency}",
+    )
     if charged != whole:
         yield f"{charged} of {whole} days", f"{_text(Fraction(due.amount) * Fraction(*due.days))} {due.currency}"
     if due.currency != currency:
@@ -408,14 +400,11 @@ def _whose(key: ChargeKey) -> MeteredKey:
     return metered_key(key.account, key.tenant, key.device, key.meter, key.zone)
 
 
-def _of_account(contract: PayerContract, account: str) -> PayerContract:
-    return replace(contract, accounts=tuple(one for one in contract.accounts if one.id == account))
-
-
-def _of_device(contract: PayerContract, device: TenantDevice) -> PayerContract:
+def _of_device(contract: PayerContract, account: str, device: TenantDevice) -> PayerContract:
     accounts = (
         replace(one, assigned=tuple(each for each in one.assigned if each.of_device == device))
         for one in contract.accounts
+        if one.id == account
     )
     return replace(contract, accounts=tuple(accounts))
 
@@ -470,13 +459,3 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
 def _book(contract: PayerContract) -> PriceBook:
     [account] = contract.accounts
     return PriceBooks().book(account.spans, contract)
-
-
-def _rated(contract: PayerContract, usage: pa.Table, facts: Facts = NO_FACTS) -> AccountRating:
-    [found], [account], book = cells_of_usage([contract], usage), contract.accounts, _book(contract)
-    rating = AccountRating(account, book, contract, found.metered)
-    for cell in found.cells:
-        rating.add(cell)
-    for _, priced in priced_facts(contract, PriceBooks(), facts):
-        rating.add_facts(priced)
-    return rating

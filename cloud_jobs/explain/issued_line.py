@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import PayerContract, Pool, PoolKey, Span
+from cloud_jobs.billing.contracts import Contracts, PayerContract, Pool, Span
 from cloud_jobs.billing.documents import Document
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind
-from cloud_jobs.billing.rating.facts import DeviceFacts, Facts
-from cloud_jobs.billing.rating.terms import price_text, without_factors
+from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, cells_of_usage
+from cloud_jobs.billing.rating.facts import DeviceFacts
+from cloud_jobs.billing.rating.rate import PeriodUsage
+from cloud_jobs.billing.rating.terms import terms_of
 from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.facts_at import read_facts, sells_facts
@@ -26,15 +27,13 @@ from cloud_jobs.explain.explanation import (
     ExplainedHour,
     Explanation,
     explain,
-    explain_derived,
-    explain_facts,
     with_hours_again,
 )
 from cloud_jobs.explain.metered_again import MAX_HOURS, MeteredAgain, meter_again
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import records_and_erasures
-from cloud_jobs.lake.snapshot_reads import reference_table, usage_rows
+from cloud_jobs.lake.snapshot_reads import publications, reference_table, usage_rows
 from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot
 from cloud_jobs.lake.tables import Lake
 from geo.spatial import TrackSettings
@@ -132,6 +131,8 @@ def explain_line(
     reference = reference_table(lake, snapshot)
     period = BillingPeriod(closing.time_zone, closing.key.first_day, closing.key.last_day)
     contract = contracts_above(reference, [key.account]).contract_of(closing.key.payer, period)
+    if any(pool.scope is Pool.TREE for of in contract.accounts for span in of.spans for pool in span.tariff.pools):
+        contract = Contracts(publications(reference)).contract_of(closing.key.payer, period)
     return ExplainedLine(
         number=number,
         line=line,
@@ -164,14 +165,10 @@ def explain_charge(
 
     `reference`: rows of the table `reference` at the snapshot. `hours`: as in `explain_line`. Raises LakeError.
     """
-    if charge.key.kind is not ChargeKind.USAGE:
-        return ExplainedCharge(_explained_derived(lake, snapshot, contract, charge), None, None)
-    if charge.key.meter in FACTS:
-        of_device = {TenantDevice(charge.key.tenant, charge.key.device)}
-        facts = _facts(lake, snapshot, contract, of_device)
-        return ExplainedCharge(explain_facts(contract, facts, charge), None, None)
-    device, tracks = TenantDevice(charge.key.tenant, charge.key.device), tracks_at(snapshot)
     found = _explained(lake, snapshot, contract, charge)
+    if charge.key.kind is not ChargeKind.USAGE or charge.key.meter in FACTS:
+        return ExplainedCharge(found, None, None)
+    device, tracks = TenantDevice(charge.key.tenant, charge.key.device), tracks_at(snapshot)
     stored, erasures = records_and_erasures(lake)
     erased = erasures.before(device.tenant, device.device)
     again = None
@@ -208,61 +205,62 @@ def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:
 
 
 def _explained(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
+    """Rates what the charge depends on once more, if it is not too much."""
     key = charge.key
+    contract = _needed(contract, key)
     mine = TenantDevice(key.tenant, key.device)
-    devices = {mine}
-    if _is_pooled(contract, key.account, key):
-        devices = {one.of_device for one in contract.assigned if one.account == key.account} | devices
-    # usage of other accounts or periods is not read again
-    is_whole = len(devices) <= MAX_POOL_DEVICES and not any(
-        pool.is_shared for pool in _pools_of(contract, key.account, key)
-    )
-    usage = usage_rows(
-        lake, snapshot, devices if is_whole else {mine}, contract.period.start, contract.period.end - _MOMENT
-    )
-    return explain(contract, usage, charge, is_whole=is_whole)
+    devices = {one for of in (*contract.earlier, contract) for one in of.devices} | ({mine} if key.device else set())
+    usage = None
+    if key.kind is ChargeKind.USAGE and key.meter not in FACTS:
+        usage = _usage(lake, snapshot, contract, {mine})
+    if len(devices) > MAX_POOL_DEVICES:
+        return explain(contract, charge, usage)
+    periods = [_used(lake, snapshot, of, devices) for of in (*contract.earlier, contract)]
+    return explain(contract, charge, usage, periods)
 
 
-def _explained_derived(lake: Lake, snapshot: LakeState, contract: PayerContract, charge: Charge) -> Explanation:
-    key = charge.key
-    devices = {one.of_device for one in contract.assigned if one.account == key.account}
-    is_cap = key.kind is ChargeKind.CAP
-    if is_cap and key.device and not _is_pooled(contract, key.account):
-        devices = {TenantDevice(key.tenant, key.device)}
-    tariffs = [span.tariff for one in contract.accounts for span in one.spans]
-    shares = any(tariff.spans - {Span.DAY} or Pool.TREE in {pool.scope for pool in tariff.pools} for tariff in tariffs)
-    if shares or len(devices) > MAX_POOL_DEVICES:
-        return explain_derived(contract, None, charge)
-    usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
-    return explain_derived(contract, usage, charge, _facts(lake, snapshot, contract, devices))
+def _usage(lake: Lake, snapshot: LakeState, contract: PayerContract, devices: Collection[TenantDevice]) -> pa.Table:
+    return usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
 
 
-def _facts(lake: Lake, snapshot: LakeState, contract: PayerContract, devices: Collection[TenantDevice]) -> Facts:
-    found: dict[TenantDevice, DeviceFacts] = {}
+def _used(lake: Lake, snapshot: LakeState, contract: PayerContract, devices: Collection[TenantDevice]) -> PeriodUsage:
+    usage, found = _usage(lake, snapshot, contract, devices), dict[TenantDevice, DeviceFacts]()
     if sells_facts(contract):
-        usage = usage_rows(lake, snapshot, devices, contract.period.start, contract.period.end - _MOMENT)
         read_facts(lake, snapshot, {contract.id: found}, contracts=[contract], devices=devices, usage=usage)
-    return found
+    [used] = cells_of_usage([contract], usage)
+    return PeriodUsage(*used, found)
 
 
-def _pools_of(contract: PayerContract, account: str, charged: ChargeKey | None = None) -> Iterator[PoolKey]:
-    """The pools of an account's prices, or of those that a charge may be of."""
-    tariffs = [span.tariff for one in contract.accounts if one.id == account for span in one.spans]
-    for tariff in tariffs:
-        for stated in tariff.prices:
-            price = stated.of_zone(charged.zone) if charged and charged.zone in stated.amounts else stated
-            named = tariff.pool_of.get(price.pool_id)
-            text = price_text(price, tariff.currency, named)
-            if charged is None or (price.meter, text) == (
-                charged.meter,
-                without_factors(charged.without_vat_included.price),
-            ):
-                yield price.pool_key(named)
+def _needed(contract: PayerContract, key: ChargeKey) -> PayerContract:
+    """The accounts, devices and earlier periods that a charge depends on: the text of a usage charge says it."""
+    tariffs = [span.tariff for one in contract.accounts for span in one.spans]
+    scopes = {tariff.pool(price).scope for tariff in tariffs for price in tariff.prices}
+    spans, terms = (
+        {span for one in contract.accounts for span in one.depends_on},
+        {one.key for one in terms_of(key.price)},
+    )
+    is_device, is_tree = bool(key.device), Pool.TREE in scopes
+    if key.kind is ChargeKind.USAGE:
+        is_tree = "pooled_tree" in terms
+        is_device = not is_tree and "pooled_account" not in terms
+        spans = {span for span in spans if f"by_{span}" in terms}
+    elif key.kind is not ChargeKind.CAP or scopes - {Pool.DEVICE}:
+        is_device = False
+    device = TenantDevice(key.tenant, key.device) if is_device else None
+    earlier = contract.earlier if spans & {Span.WEEK, Span.YEAR} else ()
+    account = None if is_tree else key.account
+    made = [_of(one, account, device) for one in (*earlier, contract)]
+    return replace(made[-1], earlier=tuple(made[:-1]))
 
 
-def _is_pooled(contract: PayerContract, account: str, charged: ChargeKey | None = None) -> bool:
-    """Whether amounts of a device depend on other devices of the account. `charged`: only by the price of this."""
-    return any(pool.scope is not Pool.DEVICE for pool in _pools_of(contract, account, charged))
+def _of(contract: PayerContract, account: str | None, device: TenantDevice | None) -> PayerContract:
+    """The contract of one account or all, with one device or all."""
+    accounts = (
+        replace(terms, assigned=tuple(one for one in terms.assigned if device in {None, one.of_device}))
+        for terms in contract.accounts
+        if account in {None, terms.id}
+    )
+    return replace(contract, accounts=tuple(accounts))
 
 
 def _computable(

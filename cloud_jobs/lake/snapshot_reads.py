@@ -224,26 +224,11 @@ def usage_rows(
     One row for each tenant, device, hour and zone (or of one `zone`), sorted; `columns` include the key and the commit
     number. Raises LakeError, also for two different rows with the same key and commit.
     """
-    empty = TABLES["usage"].schema.empty_table().select([*columns])
-    if not devices:
-        return empty
     begin, end = first.astimezone(UTC) - _HOUR + timedelta.resolution, last.astimezone(UTC)
-    tenants, names = sorted({one.tenant for one in devices}), sorted({one.device for one in devices})
-    wanted: dict[str, Range] = {
-        "tenant": (tenants[0], tenants[-1]),
-        "device": (names[0], names[-1]),
-        "hour": (begin, end),
-        "commit_number": (None, snapshot.usage_number),
-    }
+    wanted: dict[str, Range] = {"hour": (begin, end), "commit_number": (None, snapshot.usage_number)}
     if zone is not None:
         wanted["zone"] = (zone, zone)
-    found = [empty]
-    with lake.damage_as_error("usage"):
-        stored = StoredFiles.of(lake.open("usage"), "usage").of_days(begin.date(), end.date())
-        stored = stored.within("device", [(name, name) for name in names])
-        parts, mine = stored.rows(lake.files("usage"), empty.schema.names, wanted), DeviceFilter(devices)
-        found += [mine.of(rows).cast(empty.schema) for rows in parts]
-    return rows_in_force(pa.concat_tables(found))
+    return rows_in_force(_rows_of_devices(lake, "usage", devices, columns, wanted, days=(begin, end)))
 
 
 def event_rows(
@@ -259,23 +244,34 @@ def event_rows(
 
     A revision of an event may lie elsewhere in its UTC day, so whole days are read; nothing is left out by time.
     """
-    empty = TABLES["geofence_events"].schema.empty_table().select([*columns])
-    if not devices or not snapshot.events_number:
+    days = begin.astimezone(UTC), end.astimezone(UTC) - timedelta.resolution
+    wanted: dict[str, Range] = {"commit_number": (None, snapshot.events_number)}
+    return _rows_of_devices(
+        lake, "geofence_events", devices if snapshot.events_number else (), columns, wanted, days=days
+    )
+
+
+def _rows_of_devices(
+    lake: Lake,
+    table: str,
+    devices: Collection[TenantDevice],
+    columns: Sequence[str],
+    wanted: dict[str, Range],
+    *,
+    days: tuple[datetime, datetime] | None = None,
+) -> pa.Table:
+    """The rows of devices within bounds. `days`: only the files of these days. Raises LakeError."""
+    empty = TABLES[table].schema.empty_table().select([*columns])
+    if not devices:
         return empty
     tenants, names = sorted({one.tenant for one in devices}), sorted({one.device for one in devices})
-    wanted: dict[str, Range] = {
-        "tenant": (tenants[0], tenants[-1]),
-        "device": (names[0], names[-1]),
-        "commit_number": (None, snapshot.events_number),
-    }
-    found, last = [empty], end.astimezone(UTC) - timedelta.resolution
-    with lake.damage_as_error("geofence_events"):
-        stored = StoredFiles.of(lake.open("geofence_events"), "geofence_events")
-        stored = stored.of_days(begin.astimezone(UTC).date(), last.date())
+    wanted = wanted | {"tenant": (tenants[0], tenants[-1]), "device": (names[0], names[-1])}
+    with lake.damage_as_error(table):
+        stored, mine = StoredFiles.of(lake.open(table), table), DeviceFilter(devices)
+        stored = stored.of_days(*(day.date() for day in days)) if days else stored
         stored = stored.within("device", [(name, name) for name in names])
-        parts, mine = stored.rows(lake.files("geofence_events"), columns, wanted), DeviceFilter(devices)
-        found += [mine.of(rows).cast(empty.schema) for rows in parts]
-    return pa.concat_tables(found)
+        parts = stored.rows(lake.files(table), columns, wanted)
+        return pa.concat_tables([empty, *(mine.of(rows).cast(empty.schema) for rows in parts)])
 
 
 def used_devices(lake: Lake, snapshot: LakeState, start: datetime, end: datetime) -> pa.Table:
@@ -347,22 +343,10 @@ def erasures_since(lake: Lake, snapshot: LakeState) -> Erasures:
 
 def conflicts(lake: Lake, snapshot: LakeState, devices: Collection[TenantDevice]) -> Counter[TenantDevice]:
     """By device, the records that arrived again with other content until a snapshot. Raises LakeError."""
-    found: Counter[TenantDevice] = Counter()
-    if not devices:
-        return found
-    names = sorted({one.device for one in devices})
-    wanted = {
-        "cause": ("conflict", "conflict"),
-        "device": (names[0], names[-1]),
-        "commit_number": (None, snapshot.quarantine_commit),
-    }
-    with lake.damage_as_error("quarantine"):
-        stored = StoredFiles.of(lake.open("quarantine"), "quarantine")
-        for rows in stored.rows(lake.files("quarantine"), ("tenant", "device"), wanted):
-            counted = of_devices(rows, devices).group_by(["tenant", "device"]).aggregate([([], "count_all")])
-            for row in counted.to_pylist():
-                found[TenantDevice(row["tenant"], row["device"])] += row["count_all"]
-    return found
+    wanted: dict[str, Range] = {"cause": ("conflict", "conflict"), "commit_number": (None, snapshot.quarantine_commit)}
+    rows = _rows_of_devices(lake, "quarantine", devices, _DEVICE, wanted)
+    counted = rows.group_by(_DEVICE).aggregate([([], "count_all")])
+    return Counter({TenantDevice(row["tenant"], row["device"]): row["count_all"] for row in counted.to_pylist()})
 
 
 class DeviceFilter:

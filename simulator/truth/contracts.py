@@ -4,7 +4,7 @@ Amounts become fractions at once. A later publication replaces an earlier one of
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -337,10 +337,8 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
     windows = tuple(
         AgreedWindow(
             one["id"],
-            tuple(WEEKDAYS.index(day) for day in one.get("days", WEEKDAYS)),
-            tuple((_time(begin), _time(end)) for begin, end in map(_hours, one["hours"]))
-            if one.get("hours")
-            else ((_time(one["begin"]), _time(one["end"])),),
+            tuple(number for given in _texts(one.get("days", WEEKDAYS)) for number in _weekdays(given)),
+            tuple(map(_hours, _texts(one["hours"]))),
         )
         for one in body.get("windows", ())
     )
@@ -371,8 +369,20 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
     )
 
 
-def _hours(text: str) -> list[str]:
-    return text.split("-")
+def _texts(given: str | Sequence[str]) -> Sequence[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def _weekdays(text: str) -> list[int]:
+    """`mon` or `mon-fri`."""
+    first, _, last = text.partition("-")
+    begin, end = WEEKDAYS.index(first), WEEKDAYS.index(last or first)
+    return [(begin + number) % 7 for number in range((end - begin) % 7 + 1)]
+
+
+def _hours(text: str) -> tuple[time, time]:
+    begin, end = map(time.fromisoformat, text.split("-"))
+    return begin, end
 
 
 def _fee(body: dict[str, Any], currency: str) -> AgreedFee:
@@ -477,10 +487,6 @@ def _moment(given: datetime | str) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no offset")
     return moment
-
-
-def _time(given: time | str) -> time:
-    return given if isinstance(given, time) else time.fromisoformat(given)
 
 
 def _day(given: date | str | None, otherwise: date) -> date:

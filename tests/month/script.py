@@ -364,7 +364,7 @@ def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
         "id": "city",
         "effective_from": begin,
         "currency": "EUR",
-        "windows": [{"id": "night", "days": list(WEEKDAYS), "begin": "22:00", "end": "06:00"}],
+        "windows": [{"id": "night", "days": list(WEEKDAYS), "hours": ["22:00-06:00"]}],
         "prices": prices,
         "caps": [{"scope": "device", "span": "day", "amount": Decimal("11.00"), "meters": ["distance"]}],
     }

@@ -35,7 +35,7 @@ from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, Dearest, Tariff
 from cloud_jobs.billing.contracts.toml_text import StatedContract, contracts_of_toml
-from cloud_jobs.billing.contracts.windows import Calendar, Window, window_at
+from cloud_jobs.billing.contracts.windows import Calendar, Window
 
 __all__ = [
     "ANY_ZONE",
@@ -88,5 +88,4 @@ __all__ = [
     "is_canary",
     "tax_text",
     "usable_contract",
-    "window_at",
 ]

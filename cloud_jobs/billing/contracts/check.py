@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice, permutations
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
 from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
 from cloud_jobs.billing.contracts.account import Account
-from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, UnknownPayer, meters_forgotten
+from cloud_jobs.billing.contracts.errors import (
+    BlockedPayer,
+    CalendarEnds,
+    ContractFault,
+    UnknownPayer,
+    meters_forgotten,
+)
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.payer_contract import doubtful_rates, doubtful_taxes
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, ZonePath, zones_of
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool, ZonePath, zones_of
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
@@ -32,6 +39,8 @@ from waybill.settings import as_read, name_advice
 # Warnings about published versions, which never block a publication.
 
 MAX_DEVICES_NAMED: Final = 5
+SOON: Final = timedelta(days=92)
+"""How long before its end a calendar is warned of."""
 _DOUBTFUL: Final = re.compile(r'"category": ?"[KG]"|"rate": ?"?0?\.')
 """In the text of a contract whose taxes may be doubtful."""
 Row = dict[str, Any]
@@ -44,6 +53,7 @@ def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[
         *_free(before, after, stated),
         *_late_fees(after, stated),
         *_taxes(after, stated),
+        *_idle_caps(stated),
     ]
 
 
@@ -115,6 +125,19 @@ def _taxes(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
             with suppress(UnknownPayer, BlockedPayer):
                 found += doubtful_taxes(after.contract_of(row["id"], period))
         yield from (f"{row['place']}: {row['kind']} {row['id']!r}: {text}" for text in found)
+
+
+def _idle_caps(stated: Iterable[Row]) -> Iterator[str]:
+    """Caps that can never act."""
+    for row in stated:
+        made = _with_fees(row) if row["kind"] == "tariff" and '"caps"' in row["body"] else None
+        for (inner, cap), (outer, other) in permutations(enumerate(made.caps if isinstance(made, Tariff) else ()), 2):
+            narrower = other.scope is Pool.ACCOUNT or cap.scope is Pool.DEVICE
+            if narrower and cap.span is other.span and other.contains(cap) and other.amount <= cap.amount:
+                yield (
+                    f"{row['place']}: tariff {row['id']!r}: caps.{inner} never acts: caps.{outer} has all that it has, "
+                    "and is no larger"
+                )
 
 
 def _sold(contracts: Contracts, row: Row, moment: datetime) -> frozenset[str]:
@@ -227,33 +250,52 @@ def check_contracts(published: Sequence[Row], stated: Sequence[Row], moment: dat
         for fault in _faults(before, after, stated, payers)
     ]
     found += faults_of_zones(published, stated)
+    later = ((payer, _period_of(after, payer, moment + SOON)) for payer in payers if "calendar" in ids)
+    soon = chain.from_iterable(_faults_of(after, *one) for one in later)
+    ending = {_placed(one, places): None for one in soon if isinstance(one, CalendarEnds)}
     return CheckedContracts(
         [text for text, is_lack in dict.fromkeys(found) if not is_lack],
         [text for text, is_lack in dict.fromkeys(found) if is_lack],
-        [*notices(stated, before, after), *_unknown_attributes([*published, *stated], stated)],
+        [
+            *notices(stated, before, after),
+            *_attributes([*published, *stated]),
+            *ending,
+        ],
     )
 
 
-def _unknown_attributes(rows: Sequence[Row], stated: Iterable[Row]) -> Iterator[str]:
-    """Attributes that stated prices name and that no device of any account has."""
-    accounts = [row["body"] for row in rows if row["kind"] == "account"]
-    for row in stated if accounts else ():
-        # most tariffs select no devices
-        made = _with_fees(row) if '"devices"' in row["body"] or '"times"' in row["body"] else None
-        prices = enumerate(made.prices if isinstance(made, Tariff) else ())
-        named = [(name, number) for number, one in prices for name in (*one.devices, *one.times)]
-        for name, number in dict(named).items():
-            if any('"attributes"' in body and f'"{name}"' in body for body in accounts):
-                continue
+def _attributes(rows: Sequence[Row]) -> Iterator[str]:
+    """Attributes that stated prices name and no device has, and values that look like one which prices select."""
+    # few tariffs select devices
+    tariffs = [row for row in rows if row["kind"] == "tariff" and re.search('"devices"|"times"', row["body"])]
+    accounts = [row for row in rows if row["kind"] == "account"] if tariffs else []
+    held, named = _held(accounts), defaultdict[str, set[str]](set)
+    for row in tariffs if accounts else ():
+        made, unknown = _with_fees(row), dict[str, int]()
+        for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
+            unknown |= {name: number for name in (*price.devices, *price.times) if name not in held}
+            for name, values in price.devices.items():
+                named[name].update(values)
+        for name, number in unknown.items() if "place" in row else ():
             place = row["place_of"]("prices", number) if "place_of" in row else row["place"]
-            held = (json.loads(body) for body in accounts if '"attributes"' in body)
-            known = {
-                one for made in held for device in made.get("devices", ()) for one in device.get("attributes") or ()
-            }
             yield (
                 f"{place}: tariff {row['id']!r}: prices.{number} names the attribute {name!r}, which no device has"
-                f"{name_advice(name, known)}"
+                f"{name_advice(name, held)}"
             )
+    for name, selected in named.items():
+        for value in sorted(held[name].keys() - selected):
+            if advice := name_advice(value, selected):
+                yield f"account {held[name][value]!r} has devices with {name} {value!r}, which no price names{advice}"
+
+
+def _held(accounts: Iterable[Row]) -> Mapping[str, dict[str, str]]:
+    """An account for each value of each attribute of devices."""
+    found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for row in accounts:
+        for device in json.loads(row["body"]).get("devices", ()) if '"attributes"' in row["body"] else ():
+            for name, value in (device.get("attributes") or {}).items():
+                found[name].setdefault(str(value), row["id"])
+    return found
 
 
 def _faults(
@@ -270,11 +312,10 @@ def _faults(
         yield from _without_payer(before, after, since)
         for payer in payers:
             period = _period_of(after, payer, since)
-            if period is not None:
-                faults = _faults_of(after, payer, period)
-                # only after a fault: hardly any of many payers has one
-                was = {str(one) for one in _faults_of(before, payer, period)} if faults else set()
-                yield from (one for one in faults if str(one) not in was)
+            faults = _faults_of(after, payer, period)
+            # only after a fault: hardly any of many payers has one
+            was = {str(one) for one in _faults_of(before, payer, period)} if faults else set()
+            yield from (one for one in faults if str(one) not in was)
 
 
 def _without_payer(before: Contracts, after: Contracts, moment: datetime) -> Iterator[ContractFault]:
@@ -336,9 +377,10 @@ def _period_of(contracts: Contracts, payer: str, moment: datetime) -> BillingPer
         return None
 
 
-def _faults_of(contracts: Contracts, payer: str, period: BillingPeriod) -> Sequence[ContractFault]:
+def _faults_of(contracts: Contracts, payer: str, period: BillingPeriod | None) -> Sequence[ContractFault]:
     try:
-        contracts.contract_of(payer, period)
+        if period is not None:
+            contracts.contract_of(payer, period)
     except BlockedPayer as blocked:
         return blocked.faults
     return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Final
 
 from cloud_jobs.billing.billing_period import BillingPeriod, Cycle
@@ -53,6 +53,18 @@ class OtherCycle(ContractFault):
             ("account", account),
         )
         self.is_part = is_part
+
+
+class CalendarEnds(ContractFault):
+    """The holidays or seasons of some days of the period are not known."""
+
+    def __init__(self, tariff: str, calendar: str, until: date) -> None:
+        super().__init__(
+            f"tariff {tariff!r} has windows with holidays or seasons of calendar {calendar!r}, which is known until "
+            f"{until} (excluded); publish a version with later dates, or with a later until",
+            *(("tariff", tariff), ("calendar", calendar)),
+            is_lack=True,
+        )
 
 
 class BlockedPayer(BillingError):

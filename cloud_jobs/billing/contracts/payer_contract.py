@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -12,7 +11,7 @@ from hashlib import sha256
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
 from cloud_jobs.billing.contracts.account import (
     Account,
     ExchangeRate,
@@ -22,7 +21,7 @@ from cloud_jobs.billing.contracts.account import (
     rate_id,
 )
 from cloud_jobs.billing.contracts.attributes import Attributes, attributes_of
-from cloud_jobs.billing.contracts.errors import ContractFault, Named
+from cloud_jobs.billing.contracts.errors import CalendarEnds, ContractFault, Named
 from cloud_jobs.billing.contracts.fees import Fee
 from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Vat, VatCategory
 from cloud_jobs.billing.contracts.prices import Pool, Span
@@ -36,7 +35,7 @@ from cloud_jobs.billing.contracts.published import (
     parsed,
 )
 from cloud_jobs.billing.contracts.tariff import Tariff
-from cloud_jobs.billing.contracts.windows import Calendar, window_at
+from cloud_jobs.billing.contracts.windows import Calendar
 from cloud_jobs.billing.units import FACTS, Meter
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
@@ -85,10 +84,6 @@ class TariffSpan(NamedTuple):
     tariff: Tariff
     calendar: Calendar | None = None
 
-    def window_at(self, local: datetime) -> str:
-        """The window that a local moment of the payer is in; "" for none."""
-        return window_at(self.tariff.windows, self.calendar, local)
-
 
 class FeeSpan(NamedTuple):
     """The fees of a version of an account, from `begin_us` (µs since 1970) until the next version."""
@@ -122,9 +117,14 @@ class AccountContract:
     ends: bool = False
 
     @property
+    def depends_on(self) -> frozenset[Span]:
+        """The times other than the period that charges depend on."""
+        return frozenset[Span]().union(*(span.tariff.spans for span in self.spans))
+
+    @property
     def depends_on_days(self) -> bool:
         """Whether a charge depends on the day of use: by a cap or pool of a day or week."""
-        return any(span.tariff.spans & {Span.DAY, Span.WEEK} for span in self.spans)
+        return bool(self.depends_on & {Span.DAY, Span.WEEK})
 
     @property
     def is_by_cycle(self) -> bool:
@@ -218,17 +218,21 @@ class PayerParts:
     """Assembles what is in force from `start_us` until `end_us`.
 
     `faults`: what is missing or contradictory. `used`: the tariffs, sellers and rates that the contract refers to.
-    `spans`: the times other than the period that tariffs of an account depend on.
     """
 
-    def __init__(self, of_kind: Mapping[str, Mapping[str, ContractVersions[Any]]], start_us: int, end_us: int) -> None:
-        self._of_kind = of_kind
+    def __init__(
+        self,
+        of_kind: Mapping[str, Mapping[str, ContractVersions[Any]]],
+        start_us: int,
+        end_us: int,
+        time_zone: str = "UTC",
+    ) -> None:
+        self._of_kind, self._zone = of_kind, zone_of(time_zone)
         self._start_us, self._end_us = start_us, end_us
         self._publications: dict[str, str] = {}
         self._held: list[tuple[object, ...]] = []
         self.faults: list[ContractFault] = []
         self.used: set[Named] = set()
-        self.spans: defaultdict[str, set[Span]] = defaultdict(set)
 
     @property
     def publications(self) -> list[str]:
@@ -353,7 +357,6 @@ class PayerParts:
                 self._check_gap(account, tariff, (reached, one.begin_us), assigned)
                 reached = one.end_us
                 self._publications[one.publication_id] = one.body
-                self.spans[account] |= one.facts.spans
                 for span in self._with_calendar(TariffSpan(one.begin_us, one.end_us, known(Tariff, one.body))):
                     continues = open_span and open_span[1:] == (span.begin_us, span.tariff, span.calendar)
                     if open_span and not continues:
@@ -383,6 +386,9 @@ class PayerParts:
                     f"does not have; it has {', '.join(map(repr, sorted(calendar.seasons))) or 'none'}"
                 )
                 self.faults.append(ContractFault(text, ("tariff", tariff.id), ("calendar", calendar.id)))
+            until = calendar.known_until(tariff.windows)
+            if until <= moment_of(one.end_us - 1).astimezone(self._zone).date():
+                self.faults.append(CalendarEnds(tariff.id, calendar.id, until))
             yield TariffSpan(one.begin_us, one.end_us, tariff, calendar)
         if reached < span.end_us:
             text = (

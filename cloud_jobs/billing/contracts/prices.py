@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from decimal import Decimal
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Final, NamedTuple, Self
 
@@ -205,12 +206,17 @@ class Price(Contract):
         """The step in base units; 0 for none."""
         return (self.step or (_WHOLE_STAY if self.step_amount is not None else 0)) * Decimal(self.base_per_unit)
 
-    def pool_key(self, named: NamedPool | None) -> PoolKey:
-        """`named`: the pool of the tariff that it names, if any."""
-        if named is not None:
-            return PoolKey(named.scope, named.span, self.meter, named.id)
-        devices = selector_text(self.devices)
-        return PoolKey(Pool(self.pool), self.span, self.meter, "", self.zone, self.window, devices)
+    @cached_property
+    def own_pool(self) -> NamedPool:
+        """The pool of a price that names none, without an id."""
+        return NamedPool.model_construct(
+            id="", scope=Pool(self.pool), span=self.span, allowance=self.allowance, unit=self.unit
+        )
+
+    def pool_key(self, pool: NamedPool) -> PoolKey:
+        """`pool`: its own, or the one of the tariff that it names."""
+        key = PoolKey(pool.scope, pool.span, self.meter, pool.id)
+        return key if pool.id else key._replace(zone=self.zone, window=self.window, devices=selector_text(self.devices))
 
     @model_validator(mode="after")
     def _of_its_meter(self) -> Self:

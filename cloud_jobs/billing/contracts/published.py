@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from cloud_jobs.billing.billing_period import Cycle
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity
 from cloud_jobs.billing.contracts.fields import Contract
-from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.windows import Calendar
 from cloud_jobs.billing.errors import BillingError
@@ -110,15 +109,11 @@ class Pays(NamedTuple):
 
 
 class TariffFacts(NamedTuple):
-    """The meters that a version of a tariff has prices for, those that it states are not sold, and its calendar.
-
-    `spans`: the times other than the period that its pools, caps and minimum are for.
-    """
+    """The meters that a version of a tariff has prices for, those that it states are not sold, and its calendar."""
 
     sold: frozenset[str]
     not_sold: frozenset[str]
     calendar: str | None = None
-    spans: frozenset[Span] = frozenset()
 
 
 class AccountFacts(NamedTuple):
@@ -159,7 +154,6 @@ def facts_of(made: Contract, numbers: dict[tuple[str, str], int]) -> AccountFact
                 sold=frozenset(one.meter.value for one in made.prices),
                 not_sold=frozenset(made.not_sold),
                 calendar=made.calendar,
-                spans=made.spans,
             )
         case LegalEntity():
             return made.number_prefix
@@ -190,7 +184,7 @@ def parsed(model: type[_Made], body: str) -> _Made:
         faults = [
             f"{'.'.join(map(str, one['loc']))}: {message}" if one["loc"] else message
             for one in error.errors(include_url=False)
-            for message in [one["msg"].removeprefix(VALUE_ERROR)]
+            for message in one["msg"].removeprefix(VALUE_ERROR).split("\n")
         ]
         rest = [f"and {len(faults) - _MAX_REASONS} more faults"] if len(faults) > _MAX_REASONS else []
         raise BillingError("; ".join([*faults[:_MAX_REASONS], *rest])) from error

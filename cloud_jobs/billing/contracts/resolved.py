@@ -435,15 +435,15 @@ class Contracts:
         cycle, fault = self._other_cycle(payer_id, period)
         if cycle and fault:
             raise BlockedPayer(payer_id, period, [fault])
-        made, spans = self._of_period(payer_id, period)
+        made = self._of_period(payer_id, period)
         if fault and any(terms.is_by_cycle for terms in made.accounts):
             raise BlockedPayer(payer_id, period, [fault])
-        if any(one & {Span.WEEK, Span.YEAR} for one in spans.values()):
-            return self._with_earlier(made, spans)
+        if any(terms.depends_on & {Span.WEEK, Span.YEAR} for terms in made.accounts):
+            return self._with_earlier(made)
         return made
 
-    def _of_period(self, payer_id: str, period: BillingPeriod) -> tuple[PayerContract, Mapping[str, Set[Span]]]:
-        """The contract, and the times that each account's tariffs depend on, whatever the payer's cycle is."""
+    def _of_period(self, payer_id: str, period: BillingPeriod) -> PayerContract:
+        """The contract, whatever the payer's cycle is, without earlier periods."""
         start, end = micros(period.start), micros(period.end)
         faults = [*self._payer_faults(payer_id, period)]
         if faults:
@@ -452,7 +452,7 @@ class Contracts:
         names = self._tree.below(payer_id, start, end, faults)
         for name in names:
             faults.extend(self._tree.changes(name, start, end))
-        parts = PayerParts(self._of_kind, start, end)
+        parts = PayerParts(self._of_kind, start, end, period.time_zone)
         made = parts.contract(payer_id, names, period)
         # both accounts may be of this payer
         shared = dict.fromkeys(one for name in names for one in self._overlaps.get(name, ()))
@@ -464,7 +464,7 @@ class Contracts:
             raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
         cycle = self.cycle_at(payer_id, period.first_day)
         # a longer period has no cycle
-        return replace(made, cut_days=cycle.cut_days if cycle.days[1] == period.last_day else 0), parts.spans
+        return replace(made, cut_days=cycle.cut_days if cycle.days[1] == period.last_day else 0)
 
     def cycle_at(self, payer_id: str, day: date) -> PayerCycle:
         """The cycle of a payer, and the period that has a day. Raises UnknownPayer."""
@@ -497,12 +497,12 @@ class Contracts:
         named = [days_text(*one) for one in periods]
         return cycle, OtherCycle(payer_id, cycle or Cycle.MONTH, period, named, is_part=len(periods) == 1)
 
-    def _with_earlier(self, made: PayerContract, spans: Mapping[str, Set[Span]]) -> PayerContract:
+    def _with_earlier(self, made: PayerContract) -> PayerContract:
         """The contract with its contract years, and with the earlier periods of the year or week. Raises
         BlockedPayer.
         """
         period, made = made.period, self._with_years(made)
-        of_year = [terms for terms in made.accounts if Span.YEAR in spans.get(terms.id, ())]
+        of_year = [terms for terms in made.accounts if Span.YEAR in terms.depends_on]
         faults = [fault for terms in of_year for fault in self._year_faults(made, terms)]
         begin, days = min((terms.year[0] for terms in of_year if terms.year), default=period.first_day), list[Days]()
         while not faults and begin < period.first_day:
@@ -511,12 +511,12 @@ class Contracts:
             begin = last + _DAY
         first = days[0][0] if days else period.first_day
         monday = period.first_day - _DAY * period.first_day.weekday()
-        if monday < first and any(Span.WEEK in one for one in spans.values()):
+        if monday < first and any(Span.WEEK in terms.depends_on for terms in made.accounts):
             days.insert(0, (monday, first - _DAY))
         earlier = list[PayerContract]()
         for one in days:
             try:
-                earlier.append(self._with_years(self._of_period(made.id, BillingPeriod(period.time_zone, *one))[0]))
+                earlier.append(self._with_years(self._of_period(made.id, BillingPeriod(period.time_zone, *one))))
             except BadPeriod:
                 # the time zone skipped the day
                 continue

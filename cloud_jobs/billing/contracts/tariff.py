@@ -166,7 +166,7 @@ class Tariff(Contract):
         faults = [*self._window_faults(), *self._price_faults(), *self._cap_faults(), *self._fee_faults()]
         faults += [*self._dearest_faults(), *self._decimal_faults()]
         if faults:
-            raise ValueError("; ".join(faults))
+            raise ValueError("\n".join(faults))
         return self
 
     @cached_property
@@ -262,10 +262,14 @@ class Tariff(Contract):
         """The pools by id."""
         return {pool.id: pool for pool in self.pools}
 
-    @property
+    def pool(self, price: Price) -> NamedPool:
+        """The pool that a price names, or its own."""
+        return self.pool_of[price.pool_id] if price.pool_id else price.own_pool
+
+    @cached_property
     def spans(self) -> frozenset[Span]:
         """The times other than the period that its pools, caps and minimum are for."""
-        found = {pool.span for pool in self.pools} | {price.span for price in self.prices}
+        found = {self.pool(price).span for price in self.prices}
         found |= {cap.span for cap in self.caps} | ({self.minimum_span} if self.minimum_amount is not None else set())
         return frozenset(found - {Span.CYCLE})
 
@@ -301,11 +305,9 @@ class Tariff(Contract):
 
     def _is_uneven(self, price: Price) -> bool:
         """Whether a day has no cost of its own. A fact has; but by volume, a later day makes one of a stay cheaper."""
-        pool = self.pool_of.get(price.pool_id)
-        allowance = pool.allowance if pool else price.allowance
         if price.meter in FACTS:
             return price.tier_mode is TierMode.VOLUME
-        return bool(price.tiers or allowance or price.step)
+        return bool(price.tiers or (self.pool_of.get(price.pool_id) or price).allowance or price.step)
 
     def _dearest_faults(self) -> Iterator[str]:
         for number, one in enumerate(self.dearest):

@@ -35,16 +35,28 @@ _ENUM_VALUE: Final = re.compile(r"<\w+\.\w+: ('[^']*')>")
 _REPLACED: Final[dict[tuple[str, ...], str]] = {
     ("caps", "pool"): '; write scope = "device" or scope = "account"',
     ("caps", "per"): '; write span = "day" or span = "cycle"',
+    ("minimum",): "; did you mean 'minimum_amount'?",
     ("minimum_fee",): "; did you mean 'minimum_amount'?",
+    ("tax_included",): "; did you mean 'includes_tax'?",
+    ("fees", "from"): "; write begin = 2026-03-01",
+    ("prices", "class"): '; write devices = { class = "hgv" }',
+    ("prices", "free"): "; write allowance = 50",
+    ("prices", "gate"): '; write zone = "north"',
+    ("prices", "maximum"): "; write most = 20.00 for each stay, or a cap",
+    ("windows", "begin"): '; write hours = ["22:00-06:00"]',
+    ("windows", "end"): '; write hours = ["22:00-06:00"]',
     ("prices", "pool_id"): '; name a pool of the tariff: pools = [{ id = "km" }], and pool = "km" in the price',
 }
-"""Last keys of a place that had another form -> the form of today."""
+"""Last keys of a place that were meant, or were of an earlier form -> the form of today."""
 _FORM_OF: Final = {
     "decimal_parsing": "; write digits and a point, without a currency: 0.45",
     "string_type": '; write a text in quotes: "12"',
 }
-_COMMA: Final = re.compile(r"=\s*-?[0-9]+,[0-9]")
-_COMMA_ADVICE: Final = "; write a number with a point: 0.45"
+_MISWRITTEN: Final = (
+    (re.compile(r"=\s*-?[0-9]+,[0-9]"), "; write a number with a point: 0.45"),
+    (re.compile(r"=\s*\[?\s*[0-9]{1,2}:[0-9]{2}"), '; write times in quotes: hours = ["22:00-06:00"]'),
+)
+"""What TOML refuses without saying how to write it."""
 _PART: Final = re.compile(r"([a-z]+)\.([0-9]+)\b")
 """The part of a contract that a fault of the whole contract begins with: `prices.0 names pool ...`."""
 _DEVICE: Final = "device"
@@ -70,8 +82,8 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
         tables = parse_toml(text, MAX_TOML_CONTRACTS_BYTES, parse_float=_number)
     except ValueError as error:
         fault = toml_fault(text, error)
-        line = text.splitlines()[fault.line - 1 : fault.line] if fault.line else []
-        advice = _COMMA_ADVICE if any(map(_COMMA.search, line)) else ""
+        line = "".join(text.splitlines()[fault.line - 1 : fault.line] if fault.line else [])
+        advice = next((advice for wrong, advice in _MISWRITTEN if wrong.search(line)), "")
         return [], [fault._replace(reason=fault.reason + advice)]
     found, faults = list[StatedContract](), list[TextFault]()
     lines: TomlLines | None = None
@@ -130,10 +142,13 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
     for detail in without_consequences(error.errors(include_url=False)):
         said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
-        said = _ENUM_VALUE.sub(r"\1", said)
-        part = None if detail["loc"] else _PART.match(said)
-        place = (part[1], int(part[2])) if part else detail["loc"]
-        yield place, f"{who}: {said}{_advice(detail)}"
+        said, advice = _ENUM_VALUE.sub(r"\1", said), _advice(detail)
+        if advice and detail["type"] == "extra_forbidden":
+            said = said.partition("; ")[0]
+        for fault in said.split("\n"):
+            part = None if detail["loc"] else _PART.match(fault)
+            place = (part[1], int(part[2])) if part else detail["loc"]
+            yield place, f"{who}: {fault}{advice}"
 
 
 def _advice(detail: ErrorDetails) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import MAXYEAR, date
 from functools import cached_property
 from itertools import pairwise, product
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cloud_jobs.billing.contracts.fees import LocalDay
 from cloud_jobs.billing.contracts.fields import Contract, Id
@@ -19,7 +19,6 @@ from geo.reference.moments import Moment
 
 MAX_HOLIDAYS: Final = 5_000
 MAX_SEASONS: Final = 100
-_ONE_DAY: Final = timedelta(days=1)
 
 
 class Days(Contract):
@@ -36,10 +35,14 @@ class Days(Contract):
 
 
 class Calendar(Contract):
-    """One version of the holidays and seasons of a country or a city. No day is in two seasons."""
+    """One version of the holidays and seasons of a country or a city. No day is in two seasons.
+
+    `until`: the first local day of which it knows nothing; None: it follows from its dates.
+    """
 
     id: Id
     effective_from: Moment
+    until: LocalDay | None = None
     holidays: Annotated[tuple[LocalDay, ...], Field(max_length=MAX_HOLIDAYS)] = ()
     seasons: Annotated[dict[Id, tuple[Days, ...]], Field(max_length=MAX_SEASONS)] = Field(default_factory=dict)
 
@@ -51,8 +54,25 @@ class Calendar(Contract):
                 raise ValueError(f"{after[0]} is in season {before[2]!r} and in season {after[2]!r}")
         return self
 
+    def known_until(self, windows: Iterable[Window]) -> date:
+        """The first local day of which it may lack what the windows need: without `until`, holidays are known for the
+        whole year of the last one, and seasons for the year in which the last one begins, and to its end.
+        """
+        if self.until is not None:
+            return self.until
+        seasons, bounds = [one for days in self.seasons.values() for one in days], [date.max]
+        if any(one.holidays for one in windows):
+            bounds.append(_year_after(self.holidays))
+        if any(one.season for one in windows):
+            bounds.append(max([_year_after(one.begin for one in seasons), *(one.end for one in seasons)]))
+        return min(bounds)
+
     def is_in_season(self, day: date, season: str) -> bool:
         return any(one.begin <= day < one.end for one in self.seasons.get(season, ()))
+
+
+def _year_after(days: Iterable[date]) -> date:
+    return date(min(max(days, default=date.min).year + 1, MAXYEAR), 1, 1)
 
 
 # Windows.
@@ -68,49 +88,50 @@ MAX_TIMES: Final = 6
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
 
 
-def _on_a_minute(given: object) -> time:
-    try:
-        made = given if isinstance(given, time) else time.fromisoformat(given)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError("write a time of the day, for instance 22:00:00") from None
-    if made.tzinfo is not None:
-        raise ValueError(f"{made} has an offset; windows use the payer's local time")
-    if made.second or made.microsecond:
-        raise ValueError(f"{made} is not on a minute")
-    return made
-
-
 def _hours(given: str) -> str:
     if _HOURS.fullmatch(given) is None:
-        raise ValueError(f"{given!r} is no time of the day; write begin and end, for instance 07:00-08:30")
+        raise ValueError(f'{given!r} is no time of the day; write begin and end in local time: ["07:00-08:30"]')
     return given
 
 
-TimeOfDay = Annotated[
-    time, PlainValidator(_on_a_minute), PlainSerializer(lambda one: one.isoformat(), return_type=str, when_used="json")
-]
+def _listed(given: Any) -> Any:
+    """One text is a list of it."""
+    return [given] if isinstance(given, str) else given
+
+
+def _each_day(given: Any) -> Any:
+    """The days, also as ranges: `mon-fri`."""
+    found = list[Any]()
+    for one in given if isinstance(given, list | tuple) else [given]:
+        ends = str(one).split("-")
+        if len(ends) == 2 and {*ends} <= {*WEEKDAYS}:
+            first, last = (WEEKDAYS.index(day) for day in ends)
+            found += [WEEKDAYS[(first + at) % 7] for at in range((last - first) % 7 + 1)]
+        else:
+            found.append(one)
+    return found
 
 
 class Window(Contract):
-    """A window of local time. `days`: the days on which it begins; without them, all.
+    """A window of local time. `days`: the days on which it begins, `mon-fri`; without them, all.
 
-    `begin` and `end`, or several `hours`: `["06:30-07:00"]`. What does not end after its begin ends on the next day.
+    `hours`: `["06:30-07:00"]`. What does not end after its begin ends on the next day.
     `season`, `holidays`: it begins only on days of this season of the tariff's calendar, without its holidays, or only
     on them.
     """
 
     id: Id
-    days: Annotated[tuple[Weekday, ...], Field(min_length=1)] = WEEKDAYS
-    begin: TimeOfDay | None = None
-    end: TimeOfDay | None = None
-    hours: Annotated[tuple[Annotated[str, AfterValidator(_hours)], ...], Field(max_length=96)] = ()
+    days: Annotated[tuple[Weekday, ...], BeforeValidator(_each_day), Field(min_length=1)] = WEEKDAYS
+    hours: Annotated[
+        tuple[Annotated[str, AfterValidator(_hours)], ...],
+        BeforeValidator(_listed),
+        Field(min_length=1, max_length=96),
+    ]
     season: Id | None = None
     holidays: Literal["without", "only"] | None = None
 
     @model_validator(mode="after")
     def _of_distinct_times(self) -> Self:
-        if (self.begin is None, self.end is None) != (bool(self.hours),) * 2:
-            raise ValueError(f"window {self.id!r} needs begin and end, or hours")
         if len(set(self.days)) != len(self.days):
             raise ValueError(f"window {self.id!r} names a day twice")
         together = 0
@@ -132,10 +153,8 @@ class Window(Contract):
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """Begin and length of each of its times, in minutes of the day on which it begins."""
-        times = [(self.begin, self.end)] if self.begin is not None and self.end is not None else []
-        ends = [tuple(one.hour * 60 + one.minute for one in of) for of in times]
         numbers = (tuple(map(int, _HOURS.fullmatch(one).groups())) for one in self.hours)  # type: ignore[union-attr]
-        ends += [(one * 60 + minute, other * 60 + until) for one, minute, other, until in numbers]
+        ends = ((one * 60 + minute, other * 60 + until) for one, minute, other, until in numbers)
         return tuple((begin, (end - begin) % MINUTES_OF_A_DAY or MINUTES_OF_A_DAY) for begin, end in ends)
 
     @property
@@ -168,21 +187,10 @@ class Window(Contract):
                     runs.append([])
                 runs[-1].append(str(day))
         days = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
-        times = self.hours or (f"{self.begin:%H:%M}-{self.end:%H:%M}",)
-        more = ", …" if len(times) > MAX_TIMES else ""
+        more = ", …" if len(self.hours) > MAX_TIMES else ""
         season = f", season {self.season}" if self.season else ""
         holidays = f", {self.holidays} holidays" if self.holidays else ""
-        return f"{self.id} ({days} {', '.join(times[:MAX_TIMES])}{more}{season}{holidays})"
-
-
-def window_at(windows: Iterable[Window], calendar: Calendar | None, local: datetime) -> str:
-    """The window that a local moment is in; "" for none."""
-    today, minute = local.date(), local.hour * 60 + local.minute
-    for window in windows:
-        for day, at in ((today, minute), (today - _ONE_DAY, minute + MINUTES_OF_A_DAY)):
-            if any(begin <= at < begin + length for begin, length in window.spans) and window.begins_on(day, calendar):
-                return window.id
-    return ""
+        return f"{self.id} ({days} {', '.join(self.hours[:MAX_TIMES])}{more}{season}{holidays})"
 
 
 def overlaps_of(windows: Sequence[Window]) -> Iterator[str]:

@@ -92,16 +92,25 @@ class Timetable(NamedTuple):
     slots: tuple[Slot, ...]
 
 
-def timetable_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int, *, by_day: bool) -> Timetable:
-    """The timetable of an account from quarter number `first`. `by_day`: whether prices depend on the day."""
+def timetable_of(
+    tariffs: Sequence[TariffSpan], local: LocalTimes, first: int, *, by_day: bool, step_us: int = QUARTER_US
+) -> Timetable:
+    """The timetable of an account from quarter number `first`. `by_day`: whether prices depend on the day. `step_us`: a
+    minute instead of a quarter, for facts.
+    """
     numbers = np.arange(first, first + len(local.day), dtype=np.int64)
-    begins = np.array([one.begin_us // QUARTER_US for one in tariffs], np.int64)
+    begins = np.array([one.begin_us // step_us for one in tariffs], np.int64)
     version = np.searchsorted(begins, numbers, side="right").astype(np.int64) - 1
     names = [""]
     window = np.zeros(len(numbers), np.int64)
     for number in np.unique(version[version >= 0]):
         held = version == number
-        _name_windows(tariffs[number], local, held, names, window)
+        # no price of usage names a window by the minute
+        windows = [one for one in tariffs[number].tariff.windows if step_us < QUARTER_US or one.is_on_quarters]
+        for one in reversed(windows):
+            if one.id not in names:
+                names.append(one.id)
+            window[held & window_mask(one, tariffs[number].calendar, local)] = names.index(one.id)
     changes = (np.diff(local.day) != 0) | (np.diff(window) != 0) | (np.diff(version) != 0)
     run = np.concatenate(([0], np.cumsum(changes))).astype(np.int64)
     begin = np.concatenate(([0], np.flatnonzero(changes) + 1))
@@ -113,17 +122,6 @@ def timetable_of(tariffs: tuple[TariffSpan, ...], local: LocalTimes, first: int,
         slot = Slot(date.fromordinal(day) if by_day else None, names[at], of)
         run_slot[index] = slots.setdefault(slot, len(slots))
     return Timetable(run, run_slot, local.day[begin], tuple(slots))
-
-
-def _name_windows(
-    span: TariffSpan, local: LocalTimes, held: NDArray[np.bool_], names: list[str], window: NDArray[Any]
-) -> None:
-    for one in reversed(span.tariff.windows):
-        # no price of usage names a window by the minute
-        if one.is_on_quarters:
-            if one.id not in names:
-                names.append(one.id)
-            window[held & window_mask(one, span.calendar, local)] = names.index(one.id)
 
 
 # Usage rows in force of the requested devices, as arrays.

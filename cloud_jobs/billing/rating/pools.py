@@ -438,11 +438,10 @@ class PriceBook:
         if not found.price.amounts:
             return found
         tariff, price = self.tariffs[version], found.price.of_zone(zone)
-        named = tariff.pool_of.get(price.pool_id)
-        texts = price_text(price, tariff.currency, named), found.tax, found.window
-        own = _terms(price.pool_key(named), [(zone, *texts, "")], self._terms)
-        terms = found.terms if named else own
-        return _prepared(price, named, texts, (version, terms, found.worth))
+        pool = tariff.pool(price)
+        texts = price_text(price, tariff.currency, pool), found.tax, found.window
+        own = _terms(price.pool_key(pool), [(zone, *texts, "")], self._terms)
+        return _prepared(price, pool, texts, (version, found.terms if pool.id else own, found.worth))
 
     def _multiplied(self, found: RatedPrice, attributes: Attributes) -> RatedPrice:
         if not found.price.times:
@@ -459,7 +458,7 @@ class PriceBook:
         numerator, denominator = factor.as_integer_ratio()
         flat = found.flat and Exact(found.flat.numerator * numerator, found.flat.denominator * denominator)
         tariff = self.tariffs[found.version]
-        text = price_text(found.price, tariff.currency, tariff.pool_of.get(found.price.pool_id), attributes)
+        text = price_text(found.price, tariff.currency, tariff.pool(found.price), attributes)
         return replace(found, text=text, factor=factor, worth=found.worth * Fraction(factor), flat=flat)
 
     def gap(
@@ -528,40 +527,39 @@ def _rated(
     `terms` numbers the sets of prices of a pool. A price whose pool did not change is the object of `before`.
     """
     of_pool: defaultdict[PoolKey, list[tuple[str, ...]]] = defaultdict(list)
-    pools, stated = tariff.pool_of, list[tuple[Price, NamedPool | None, PoolKey, tuple[str, str, str]]]()
+    stated = list[tuple[Price, NamedPool, tuple[str, str, str]]]()
     windows = {"": ""} | {window.id: window.text for window in tariff.windows}
     for price in tariff.prices:
-        named = pools.get(price.pool_id)
+        pool = tariff.pool(price)
         taxed = price.vat.tax if price.vat else tax
-        texts = price_text(price, tariff.currency, named), taxed, windows[price.window]
-        stated.append((price, named, price.pool_key(named), texts))
-    for price, named, pool, texts in stated:
-        if named or not price.amounts:
+        texts = price_text(price, tariff.currency, pool), taxed, windows[price.window]
+        stated.append((price, pool, texts))
+    for price, pool, texts in stated:
+        if pool.id or not price.amounts:
             amounts = sha256(repr(sorted(price.amounts.items())).encode()).hexdigest() if price.amounts else ""
-            of_pool[pool].append((price.zone, *texts, amounts))
+            of_pool[price.pool_key(pool)].append((price.zone, *texts, amounts))
     number = {pool: _terms(pool, sorted(places), terms) for pool, places in of_pool.items()}
     found: defaultdict[PricePlace, list[RatedPrice]] = defaultdict(list)
-    for price, named, pool, texts in stated:
+    for price, pool, texts in stated:
         place = price.place._replace(zone=_TABLES) if price.amounts else price.place
         # each zone of a table has a pool of its own
-        own = number[pool] if named or not price.amounts else None
+        own = number[price.pool_key(pool)] if pool.id or not price.amounts else None
         was = [
             one
             for one in before.get(place, ())
             if own is not None and one.terms == own and one.price.devices == price.devices
         ]
-        found[place] += was or [_prepared(price, named, texts, (version, own, worth))]
+        found[place] += was or [_prepared(price, pool, texts, (version, own, worth))]
     return found
 
 
 def _prepared(
-    price: Price, named: NamedPool | None, texts: tuple[str, str, str], of: tuple[int, object, Fraction]
+    price: Price, pool: NamedPool, texts: tuple[str, str, str], of: tuple[int, object, Fraction]
 ) -> RatedPrice:
     """`texts`: of the price, its tax and its window. `of`: version, terms and worth."""
     (version, terms, worth), flat = of, None
     if price.unit_amount is not None and price.step is None:
         flat = Exact(*(Fraction(price.unit_amount) * worth / price.base_per_unit).as_integer_ratio())
-    units, unit = (named.allowance, named.unit) if named else (price.allowance, price.unit)
-    base = MEASURE_OF[price.meter].sale_units[unit].base_per_unit if units else 0
-    allowance = Exact(*(Fraction(units) * base).as_integer_ratio())
-    return RatedPrice(price, *texts, price.pool_key(named), version, terms, worth, flat, allowance)
+    base = MEASURE_OF[price.meter].sale_units[pool.unit].base_per_unit if pool.allowance else 0
+    allowance = Exact(*(Fraction(pool.allowance) * base).as_integer_ratio())
+    return RatedPrice(price, *texts, price.pool_key(pool), version, terms, worth, flat, allowance)

@@ -167,6 +167,10 @@ class AccountRating:
                 if self._capping(place, fact.day, 0) is not None:
                     self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
 
+    def facts_of(self, key: ChargeKey) -> list[PricedFact]:
+        """The facts of a usage charge, in order of device and time."""
+        return [] if key.meter is None else self._facts.get((key.meter, Place.of(key), key.price, key.tax), [])
+
     def _with_begin(self, price: RatedPrice) -> RatedPrice:
         """The price with the moment from which it is in force, which other accounts and periods can be compared by."""
         found = self._dated.get(price)
@@ -280,11 +284,15 @@ class CappedDay(NamedTuple):
 
 
 class CapReduction(NamedTuple):
-    """What a cap takes off a device or the account that had `before_minor`; a charge for each text of the cap."""
+    """What a cap takes off a device or the account that had `before_minor`; a charge for each text of the cap.
+
+    `earlier_minor`: what the earlier periods of the year came to, under a cap of the year.
+    """
 
     charges: list[Charge]
     before_minor: int
     days: Sequence[CappedDay]
+    earlier_minor: int = 0
 
 
 class CapRemainder:
@@ -423,7 +431,8 @@ def period_caps(book: PriceBook, left: CapRemainder, year: AccountYear) -> list[
                 most = max(0, round_ratio(exact.numerator, exact.denominator) - before[scope])
                 minor = left.total(keys) - most
                 if minor > 0:
-                    found.append(left.take(cap, keys, {text: minor}))
+                    taken = left.take(cap, keys, {text: minor})
+                    found.append(taken._replace(earlier_minor=before[scope]))
     return found
 
 
@@ -531,6 +540,16 @@ def _charges_of(
     contract: PayerContract, used: PeriodUsage, books: PriceBooks, before: EarlierPeriods
 ) -> tuple[list[Charge], list[Charge]]:
     """The charges of a period without tax, and those that include it. The period is then before the next one."""
+    charges, gross = list[Charge](), list[Charge]()
+    for rating, bill in account_bills(contract, used, books, before):
+        (gross if rating.book.includes_tax else charges).extend(bill.charges)
+    return charges, gross
+
+
+def account_bills(
+    contract: PayerContract, used: PeriodUsage, books: PriceBooks, before: EarlierPeriods
+) -> list[tuple[AccountRating, AccountBill]]:
+    """The bill of each account of a payer for a period, which is then before the next one. Raises BillingError."""
     ratings = {
         terms.id: AccountRating(terms, books.book(terms.spans, contract), contract, used.metered, before)
         for terms in contract.accounts
@@ -539,11 +558,9 @@ def _charges_of(
         ratings[cell.account].add(cell)
     for account, priced in priced_facts(contract, books, used.facts):
         ratings[account].add_facts(priced)
-    charges, gross = list[Charge](), list[Charge]()
-    for rating in ratings.values():
-        (gross if rating.book.includes_tax else charges).extend(account_bill(rating, contract, before).charges)
+    bills = [(rating, account_bill(rating, contract, before)) for rating in ratings.values()]
     before.pools.end_period()
-    return charges, gross
+    return bills
 
 
 def _check_bounds(charges: list[Charge]) -> None:
@@ -577,10 +594,10 @@ class AccountBill(NamedTuple):
         return [*self.usage, *(charge for cap in self.caps for charge in cap.charges), *fees, *minimum]
 
 
-def account_bill(rating: AccountRating, contract: PayerContract, before: EarlierPeriods | None = None) -> AccountBill:
+def account_bill(rating: AccountRating, contract: PayerContract, before: EarlierPeriods) -> AccountBill:
     """Usage, daily caps, period caps, fees and the minimum of an account. Raises BillingError."""
     book, bill, left = rating.book, AccountBill(rating.account, rating.usage_charges(), [], [], None), None
-    year = (before or EarlierPeriods()).year_of(rating.terms)
+    year = before.year_of(rating.terms)
     if rating.terms.year or any(tariff.caps for tariff in book.tariffs):
         left = CapRemainder(rating.account, bill.usage)
         bill = bill._replace(caps=[*daily_caps(rating, left), *period_caps(book, left, year)])

@@ -18,13 +18,21 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple, TypeVar
 
+import numpy as np
+
 from cloud_jobs.billing.billing_period import BillingPeriod, day_start, zone_of
-from cloud_jobs.billing.contracts import AccountContract, Assigned, Dearest, PayerContract, Span, TariffSpan, Window
+from cloud_jobs.billing.contracts import AccountContract, Assigned, Dearest, PayerContract, Span, TariffSpan
 from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.contracts.published import micros, moment_of
-from cloud_jobs.billing.contracts.windows import MINUTES_OF_A_DAY
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, Slot, local_times
+from cloud_jobs.billing.rating.cells_of_usage import (
+    QUARTER_US,
+    LocalTimes,
+    Slot,
+    local_times,
+    timetable_of,
+    window_mask,
+)
 from cloud_jobs.billing.rating.facts import DeviceFacts, Facts, Passage, Visit
 from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, PriceBooks, RatedPrice
 from cloud_jobs.billing.rating.terms import said
@@ -83,30 +91,28 @@ class Timeline:
     """
 
     def __init__(self, period: BillingPeriod, spans: Sequence[TariffSpan]) -> None:
-        self.begins: list[int] = []
-        self.slots: list[Slot] = []
         self._time_zone, self._zone, self._spans = period.time_zone, zone_of(period.time_zone), spans
         self._since = [span.begin_us for span in spans]
         self.start_us, self.end_us = micros(period.start), micros(period.end)
         first = self.start_us // QUARTER_US
-        local = local_times(period.time_zone, first, self.end_us // QUARTER_US - first)
-        edges = [_edges(span.tariff.windows) for span in spans]
-        for number, (day, minute) in enumerate(zip(local.day.tolist(), local.minute.tolist(), strict=True), first):
-            version = self.version(number * QUARTER_US)
-            within = edges[version]
-            inside = within[bisect_right(within, minute) : bisect_left(within, minute + _QUARTER_MINUTES)]
-            for at in (minute, *inside):
-                begin = number * QUARTER_US + (at - minute) * MINUTE_US
-                slot = Slot(date.fromordinal(day), self._window(version, begin), version)
-                if not self.slots or self.slots[-1] != slot:
-                    self.begins.append(begin)
-                    self.slots.append(slot)
+        quarters = local_times(period.time_zone, first, self.end_us // QUARTER_US - first)
+        within = np.tile(np.arange(_QUARTER_MINUTES), len(quarters.day))
+        local = LocalTimes(*(np.repeat(of, _QUARTER_MINUTES) for of in quarters))
+        local = local._replace(minute=local.minute + within)
+        made = timetable_of(spans, local, self.start_us // MINUTE_US, by_day=True, step_us=MINUTE_US)
+        begins = np.flatnonzero(np.diff(made.run, prepend=-1))
+        self.begins: list[int] = (begins * MINUTE_US + self.start_us).tolist()
+        self.slots: list[Slot] = [
+            made.slots[number]._replace(version=max(0, made.slots[number].version)) for number in made.run_slot
+        ]
 
     def version(self, moment_us: int) -> int:
         return max(0, bisect_right(self._since, moment_us) - 1)
 
     def _window(self, version: int, moment_us: int) -> str:
-        return self._spans[version].window_at(moment_of(moment_us).astimezone(self._zone))
+        local, span = moment_of(moment_us).astimezone(self._zone), self._spans[version]
+        at = LocalTimes(np.array([local.toordinal()]), np.array([local.hour * 60 + local.minute]))
+        return next((one.id for one in span.tariff.windows if window_mask(one, span.calendar, at)[0]), "")
 
     def holds(self, moment_us: int) -> bool:
         return self.start_us <= moment_us < self.end_us
@@ -138,12 +144,6 @@ class Timeline:
             if self.begins[number] >= end_us:
                 return
             yield max(begin_us, self.begins[number]), min(end_us, until), self.slots[number]
-
-
-def _edges(windows: Iterable[Window]) -> list[int]:
-    """The minutes of the day at which a window begins or ends."""
-    ends = {at for window in windows for begin, length in window.spans for at in (begin, begin + length)}
-    return sorted(at % MINUTES_OF_A_DAY for at in ends)
 
 
 @lru_cache(maxsize=64)

@@ -136,13 +136,11 @@ def number_text(value: Decimal, digits: int = 0) -> str:
     return f"{whole}.{fraction}" if fraction else whole
 
 
-def price_text(
-    price: Price, currency: str, named: NamedPool | None = None, attributes: Attributes | None = None
-) -> str:
+def price_text(price: Price, currency: str, pool: NamedPool | None = None, attributes: Attributes | None = None) -> str:
     """`0.45 EUR/km`; `graduated 0.50 to 100, 0.30 EUR/km, the first 50 km free, pooled by account, pool km, by year`.
 
     `1.50 EUR per started 30 min, the first 15 min free, for each visit`; `7.00 EUR for each visit`;
-    `1.00 EUR/each, forward, after gate north within 30 minutes`. `named`: the pool of the tariff that it names.
+    `1.00 EUR/each, forward, after gate north within 30 minutes`. `pool`: None: its own.
     `0.0228 CHF/km x 40 (weight), for class hgv`. `attributes`: those of the device; None: only the names of factors.
     """
     digits, of_unit = exponent(currency), {"currency": currency, "unit": price.unit}
@@ -169,26 +167,21 @@ def price_text(
     for name in price.times:
         number = factor_of(attributes, name) if attributes is not None else None
         factors += f" x {name}" if number is None else f" x {number_text(number)} ({name})"
-    pool, free = price.pool_key(named), named or price
+    pool = pool or price.own_pool
     terms = (
         factors,
         price.step and price.step_amount is None and said("step", quantity=number_text(price.step), unit=price.unit),
-        free.allowance and said("free", quantity=number_text(free.allowance), unit=free.unit),
+        pool.allowance and said("free", quantity=number_text(pool.allowance), unit=pool.unit),
         price.meter is Meter.STAY and (price.step_amount is None or price.step) and said("visit"),
         price.most is not None and said("most", amount=number_text(price.most, digits), currency=currency),
         price.direction and said(price.direction.value),
         price.after and said("after", gate=price.after, minutes=price.within),
         pool.scope is not Pool.DEVICE and said(f"pooled_{pool.scope}"),
-        pool.pool_id and said("pool", pool=pool.pool_id),
+        pool.id and said("pool", pool=pool.id),
         pool.span is not Span.CYCLE and said(f"by_{pool.span}"),
         price.devices and said("devices", devices=selector_text(price.devices)),
     )
     return head + "".join(term for term in terms if term)
-
-
-def without_factors(text: str) -> str:
-    """The text of a price with the names of its factors instead of a device's numbers."""
-    return re.sub(r" x [\d.]+ \(([a-z0-9._-]+)\)", r" x \1", text)
 
 
 def cap_text(cap: Cap, currency: str) -> str:

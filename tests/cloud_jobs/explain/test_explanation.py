@@ -13,12 +13,23 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKind
 from cloud_jobs.billing.units import amount_text
-from cloud_jobs.explain import explain, explain_derived, with_hours_again
+from cloud_jobs.explain import with_hours_again
 from cloud_jobs.explain.metered_again import TrackBox, ids_near
 from geo.reference.in_force import parse_fence
 from geo.spatial import Fence, FenceError
 from simulator.truth import TrueDays
-from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, rated, row, table, tariff, used_worlds
+from tests.cloud_jobs.billing.rating.worlds import (
+    Row,
+    World,
+    assigned,
+    explained,
+    price,
+    rated,
+    row,
+    table,
+    tariff,
+    used_worlds,
+)
 from tests.examples import examples
 
 MARCH = TrueDays("Asia/Kolkata", date(2026, 3, 1), date(2026, 3, 31))
@@ -44,7 +55,7 @@ def test_hours_digest_and_amount_of_every_charge_come_out_once_more(used: tuple[
     except BillingError:
         return
     for charge in charges:
-        explanation = explain(world.contract, usage(rows), charge, is_whole=True)
+        explanation = explained(world.contract, usage(rows), charge)
         assert explanation.quantity_agrees, explanation
         assert explanation.digest_agrees
         assert explanation.amount_agrees
@@ -61,7 +72,7 @@ def test_the_arithmetic_of_a_pool_names_each_step() -> None:
     prices = price("distance", **agreed), price("distance", zone="*", **agreed)
     world = World(days=MARCH, tariffs=(tariff(*prices),), devices=tuple(map(assigned, names)))
     charge = usage_charges(world, rows)[0]
-    made = explain(world.contract, usage(rows), charge, is_whole=True).arithmetic
+    made = explained(world.contract, usage(rows), charge).arithmetic
     assert [*made] == [
         ("the pool: 6 charges of 3 vehicles of the account", "6.00 km"),
         ("less the allowance of 1 km", "5.00 km"),
@@ -81,7 +92,7 @@ def test_the_arithmetic_of_a_pool_whose_price_changes_has_both_prices() -> None:
     )
     world = World(days=MARCH, tariffs=versions)
     _, charge = usage_charges(world, rows)
-    made = explain(world.contract, usage(rows), charge, is_whole=True).arithmetic
+    made = explained(world.contract, usage(rows), charge).arithmetic
     assert [*made] == [
         ("the pool: 2 charges of this vehicle", "120.00 km"),
         ("until the price changed", "60.00 km"),
@@ -101,7 +112,7 @@ def test_caps_and_a_minimum_come_apart_into_days_and_what_was_there() -> None:
     rows = [row(NOON.replace(day=day), distance_mm=(way * KM, 0, 0, 0)) for day, way in ((5, 8), (6, 3))]
     world = World(days=MARCH, tariffs=(agreed,))
     derived = [one for one in rated(world, rows).charges if one.key.kind is not ChargeKind.USAGE]
-    made = {one.key.price[:12]: explain_derived(world.contract, usage(rows), one).arithmetic for one in derived}
+    made = {one.key.price[:12]: explained(world.contract, usage(rows), one).arithmetic for one in derived}
     assert [one.days for one in derived if one.days] == ["2026-03-05"]
     assert made == {
         "at most 5.00": (
@@ -130,7 +141,7 @@ def test_the_hour_of_a_local_midnight_counts_with_the_quarters_of_the_period() -
     rows = [row(datetime(2026, 3, 31, 18, tzinfo=UTC), distance_mm=(KM, KM, 5 * KM, 5 * KM))]
     world = kolkata(price("distance"))
     [charge] = usage_charges(world, rows)
-    [hour] = explain(world.contract, usage(rows), charge, is_whole=True).hours
+    [hour] = explained(world.contract, usage(rows), charge).hours
     assert hour.quantity == 2 * KM
 
 
@@ -138,7 +149,7 @@ def test_records_that_give_another_row_are_seen_and_those_that_give_it_agree() -
     rows = [row(NOON, distance_mm=(KM, 0, 0, 0))]
     world = kolkata(price("distance"))
     [charge] = usage_charges(world, rows)
-    explanation = explain(world.contract, usage(rows), charge, is_whole=True)
+    explanation = explained(world.contract, usage(rows), charge)
     again = usage(rows).select(["hour", "zone", "digest"])
     assert with_hours_again(explanation, again).agrees is True
     assert with_hours_again(explanation, again.slice(1)).agrees is False

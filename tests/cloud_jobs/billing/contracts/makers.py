@@ -28,7 +28,7 @@ def tariff(*prices: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def window(**more: Any) -> dict[str, Any]:
-    return {"id": "night", "days": ["mon", "tue"], "begin": "22:00:00", "end": "06:00:00"} | more
+    return {"id": "night", "days": ["mon", "tue"], "hours": ["22:00-06:00"]} | more
 
 
 def calendar(**more: Any) -> dict[str, Any]:

@@ -213,7 +213,10 @@ def test_a_mistyped_attribute_and_calendar_have_the_one_that_is_there_and_a_rate
     heavy = account("gamma", device("van-3", attributes={"class": "hgv"}))
     [said] = checked(heavy, tariff(price(), price(devices={"clas": "hgv"}))).notices
     assert "prices.1 names the attribute 'clas', which no device has; did you mean 'class'?" in said
-    assert checked(heavy, tariff(price(), price(devices={"class": "hgv"}))).notices == []
+    selects = tariff(price(), price(devices={"class": "hgv"}))
+    assert checked(heavy, selects).notices == []
+    [said] = checked(account("gamma", device("van-3"), device("van-4", attributes={"class": "HGV"})), selects).notices
+    assert said == "account 'gamma' has devices with class 'HGV', which no price names; did you mean 'hgv'?"
     [doubtful] = checked(tariff(price(vat={"category": "S", "rate": "0.19"}))).notices
     assert "0.19" in doubtful
     [lack] = checked(calendar(), tariff(calendar="swedn")).lacking
@@ -229,6 +232,25 @@ def stated_of(text: str) -> list[dict[str, str]]:
         }
         for one in contracts_of_toml(text)[0]
     ]
+
+
+def test_a_cap_that_never_acts_and_a_calendar_that_ends_soon_are_warned_of() -> None:
+    caps = [{"scope": "device", "span": "day", "amount": "12", "zones": ["a"]}]
+    caps.append({"scope": "device", "span": "day", "amount": "10"})
+    prices = price(), price(zone="*", unit_amount="1")
+    [said] = checked(tariff(*prices, caps=caps)).notices
+    assert said == "f:1: tariff 'standard': caps.0 never acts: caps.1 has all that it has, and is no larger"
+    assert checked(tariff(*prices, caps=[caps[0] | {"amount": "9"}, caps[1]])).notices == []
+    free = {"id": "free", "hours": "00:00-00:00", "holidays": "only"}
+    dated = tariff(price(), price(window="free"), calendar="sweden", windows=[free])
+    short = calendar(until="2026-06-01")
+    [said] = checked(dated, short).notices
+    assert said.startswith(
+        "f:1, f:1: tariff 'standard' has windows with holidays or seasons of calendar 'sweden', which"
+    )
+    published = rows(*WHOLE[:1], dated, *WHOLE[2:], tariff(id="other"))
+    assert checked(short, published=published).notices == [said.removeprefix("f:1, ")]
+    assert checked(dated, calendar()).notices == []
 
 
 def test_each_change_of_a_sum_is_named_with_its_price_fee_minimum_or_tax(tmp_path: Path) -> None:

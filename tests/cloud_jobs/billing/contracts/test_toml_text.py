@@ -37,7 +37,7 @@ prices = [
   { meter = "distance", zone = "*", unit = "km", unit_amount = 0.30, window = "night" },
   { meter = "distance", zone = "*", unit = "km", unit_amount = 0.123456789012 },
 ]
-windows = [{ id = "night", days = ["mon", "tue"], begin = 22:00:00, end = 06:00:00 }]
+windows = [{ id = "night", days = "mon-tue", hours = "22:00-06:00" }]
 
 [[account]]
 id = "acme"
@@ -91,7 +91,8 @@ def line_of(text: str) -> int:
         ('currency = "USD"', 'currency = "USS"', "currency: no currency 'USS' in ISO 4217"),
         ("vat = {", "vatt = {", "payer.vatt: no such key; did you mean 'vat'?"),
         ("begin = 2026-03-01T00:00:00+01:00", "begin = 2026-03-01T00:00:00", "devices.1.begin: "),
-        ("begin = 22:00:00", "begin = 22:00:10", "windows.0.begin: "),
+        ("22:00-06:00", "22:00:10-06:00", "windows.0.hours.0: '22:00:10-06:00' is no time of the day; write begin"),
+        ('hours = "22:00-06:00"', 'begin = "22:00", end = "06:00"', 'write hours = ["22:00-06:00"]'),
         ("2020 51", "2020 52", "payment.iban: the check digits of the IBAN"),
         ("rate = 0.9123", "rate = inf", "rate: "),
         ("[[exchange_rate]]", "[[exchange_rates]]", "exchange_rates: no such table; did you mean [[exchange_rate]]?"),
@@ -164,7 +165,7 @@ def contracts(draw: st.DrawFn) -> dict[str, list[dict[str, Any]]]:
         "effective_from": draw(MOMENTS),
         "currency": draw(st.sampled_from(sorted(EXPONENT_OF))),
         "prices": draw(st.lists(prices(), max_size=5, unique_by=lambda one: (one["meter"], one["zone"]))),
-        "windows": [{"id": "night", "days": ["mon", "sun"], "begin": "22:00:00", "end": "06:15:00"}],
+        "windows": [{"id": "night", "days": ["mon", "sun"], "hours": ["22:00-06:15"]}],
         "minimum_amount": draw(st.integers(0, 100)),
         "fees": draw(st.sampled_from([[], [FEE | {"amount": 25}], [FEE | {"percent": Decimal("-2.5")}]])),
     }
@@ -241,11 +242,13 @@ _SOLD = 'prices = [{ meter = "distance", unit = "km", unit_amount = 1 }]\n'
         (_SOLD.replace("distance", "distanz"), "did you mean 'distance'?"),
         (_SOLD.replace('"km"', '"kilometre"'), "5: tariff 'a': prices.0: distance is sold by 'km'"),
         (
-            _SOLD.replace("= 1 ", '= 1, window = "nigth" ')
-            + 'windows = [{ id = "night", begin = 22:00:00, end = 06:00:00 }]',
+            _SOLD.replace("= 1 ", '= 1, window = "nigth" ') + 'windows = [{ id = "night", hours = "22:00-06:00" }]',
             "5: tariff 'a': prices.0 is for window 'nigth', which the tariff does not have; did you mean 'night'?",
         ),
-        (_SOLD + "minimum_fee = 10", "6: tariff 'a': minimum_fee: no such key"),
+        (_SOLD + "minimum_fee = 10", "6: tariff 'a': minimum_fee: no such key; did you mean 'minimum_amount'?"),
+        (_SOLD + 'windows = [{ id = "n", hours = 22:00-06:00 }]', 'write times in quotes: hours = ["22:00-06:00"]'),
+        (_SOLD + "dearest = { minutes = 60 }", "a list of them is needed: write dearest = [{ … }]"),
+        (_SOLD.replace("= 1 ", "= 1, free = 5 "), "prices.0.free: no such key; write allowance = 50"),
         (_SOLD + "minimum_fee = 10", "did you mean 'minimum_amount'?"),
         (_SOLD + '[[tariff]]\nid = "Big"', "7: tariff 'Big': id: String should match"),
         (_SOLD + '[[tariff]]\nid = "Big"', "write small letters, digits"),

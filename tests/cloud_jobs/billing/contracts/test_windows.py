@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_jobs.billing.contracts import Calendar, Window, window_at
+from cloud_jobs.billing.contracts import Calendar, Window
+from cloud_jobs.billing.contracts.errors import CalendarEnds
 from cloud_jobs.billing.contracts.windows import WEEKDAYS, overlaps_of
 from cloud_jobs.billing.rating import cells_of_usage, rate
 from cloud_jobs.billing.rating.cells_of_usage import LocalTimes, window_mask
@@ -82,7 +83,6 @@ def holds(window: Window, of: Calendar, moment: datetime) -> bool:
 def test_a_window_holds_when_a_person_says_so(one: Window, of: Calendar, at: list[tuple[date, int]]) -> None:
     moments = [datetime.combine(day, datetime.min.time()) + timedelta(minutes=minute) for day, minute in at]
     expected = [holds(one, of, moment) for moment in moments]
-    assert [window_at([one], of, moment) == "one" for moment in moments] == expected
     local = LocalTimes(np.array([day.toordinal() for day, _ in at]), np.array([minute for _, minute in at]))
     assert window_mask(one, of, local).tolist() == expected
 
@@ -102,12 +102,12 @@ def made(**more: Any) -> Window:
 
 
 def test_windows_of_other_seasons_overlap_only_where_one_of_the_day_before_lasts() -> None:
-    night, day = made(season="low"), made(id="day", begin="21:00:00", end="23:00:00", season="peak")
+    night, day = made(season="low"), made(id="day", hours="21:00-23:00", season="peak")
     assert [*overlaps_of([night, day])] == []
-    assert [*overlaps_of([night, made(id="day", begin="21:00:00", end="23:00:00")])] == [
+    assert [*overlaps_of([night, made(id="day", hours="21:00-23:00")])] == [
         "windows 'night' and 'day' overlap on mon 22:00"
     ]
-    assert [*overlaps_of([made(holidays="only"), made(id="day", begin="05:00:00", end="22:00:00", holidays="without")])]
+    assert [*overlaps_of([made(holidays="only"), made(id="day", hours="05:00-22:00", holidays="without")])]
 
 
 def test_a_day_has_one_season() -> None:
@@ -142,14 +142,15 @@ def test_a_holiday_is_a_local_day_also_at_the_border_of_a_period_and_when_clocks
     # the window of a holiday before the period ends at its midnight, and an hour is missing on 29 March
     moment = datetime(2026, 3, 29, 3, 30, tzinfo=ZoneInfo(BERLIN))
     of = Calendar.model_validate(calendar(holidays=["2026-03-29"]))
-    assert window_at([Window.model_validate(SEASONAL["windows"][0])], of, moment) == "free"
+    at = LocalTimes(np.array([moment.toordinal()]), np.array([moment.hour * 60 + moment.minute]))
+    assert window_mask(Window.model_validate(SEASONAL["windows"][0]), of, at).all()
 
 
 def test_a_version_of_a_calendar_counts_from_its_start_and_one_with_equal_content_changes_nothing() -> None:
     later = calendar(effective_from="2026-04-03T10:00:00Z")
     assert owed(calendar()) == owed(calendar(), later) == (30 - 1) * 24 * 100
     # at 10:00 UTC it is noon in Berlin
-    assert owed(calendar(), later | {"holidays": []}) == 30 * 24 * 100 - 12 * 100
+    assert owed(calendar(), later | {"holidays": [], "until": "2027-01-01"}) == 30 * 24 * 100 - 12 * 100
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,35 @@ def test_a_missing_calendar_blocks_its_payers(more: tuple[dict[str, Any], ...], 
     assert fault.missing == ("calendar", "sweden")
 
 
+def test_a_calendar_that_ends_blocks_those_whose_windows_need_it() -> None:
+    ends = calendar(holidays=["2025-12-25"], effective_from="2020-01-01T00:00:00Z")
+    (fault,) = faults_of(contracts(*WORLD, ends), period=APRIL)
+    assert (type(fault), fault.is_lack) == (CalendarEnds, True)
+    assert "calendar 'sweden', which is known until 2026-01-01 (excluded); publish a version" in str(fault)
+    assert faults_of(contracts(*WORLD, ends | {"until": "2026-04-30"}), period=APRIL)
+    whole = 30 * 24 * 100
+    assert owed(ends | {"until": "2026-05-01"}) == owed(calendar(holidays=["2026-01-01"])) == whole
+    plain = SEASONAL | {"windows": [{"id": "free", "hours": "00:00-01:00"}]}
+    assert contracts(legal_entity(), plain, account("acme"), ends).contract_of("acme", APRIL)
+
+
+@pytest.mark.parametrize(
+    ("holidays", "peak", "until"),
+    [
+        (["2026-12-25"], [("2026-01-01", "2026-03-01")], "2027-01-01"),
+        (["2026-12-25"], [("2025-12-01", "2026-03-01")], "2026-03-01"),
+        (["2025-12-25"], [("2026-12-01", "2027-03-01")], "2026-01-01"),
+    ],
+)
+def test_what_a_calendar_knows_follows_from_its_dates(
+    holidays: list[str], peak: list[tuple[str, str]], until: str
+) -> None:
+    seasons = {"peak": [{"begin": begin, "end": end} for begin, end in peak]}
+    of = Calendar.model_validate(calendar(holidays=holidays, seasons=seasons))
+    assert str(of.known_until([made(season="peak", holidays="without")])) == until
+    assert of.known_until([made()]) == date.max
+
+
 def test_a_season_that_the_calendar_does_not_have_is_a_fault() -> None:
     low = {"low": [{"begin": "2026-01-01", "end": "2027-01-01"}]}
     seasonal = SEASONAL | {"windows": [{"id": "free", "hours": ["00:00-00:00"], "season": "peak"}]}
@@ -177,10 +207,11 @@ def test_a_season_that_the_calendar_does_not_have_is_a_fault() -> None:
     ("given", "text"),
     [
         ({"days": ["wed", "mon"]}, "a (mon, wed 22:00-06:00)"),
-        ({"days": ["sun", "mon", "tue", "wed"]}, "a (mon-wed, sun 22:00-06:00)"),
+        ({"days": "sun-wed"}, "a (mon-wed, sun 22:00-06:00)"),
+        ({"days": ["mon-tue", "sat"]}, "a (mon, tue, sat 22:00-06:00)"),
         ({"season": "peak", "holidays": "only"}, "a (mon-sun 22:00-06:00, season peak, only holidays)"),
-        ({"begin": None, "end": None, "hours": ["06:30-07:00", "09:00-09:30"]}, "a (mon-sun 06:30-07:00, 09:00-09:30)"),
+        ({"hours": ["06:30-07:00", "09:00-09:30"]}, "a (mon-sun 06:30-07:00, 09:00-09:30)"),
     ],
 )
 def test_a_window_says_its_hours(given: dict[str, Any], text: str) -> None:
-    assert Window.model_validate({"id": "a", "begin": "22:00", "end": "06:00"} | given).text == text
+    assert Window.model_validate({"id": "a", "hours": "22:00-06:00"} | given).text == text

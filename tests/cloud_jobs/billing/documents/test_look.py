@@ -3,7 +3,6 @@
 import re
 import string
 import tomllib
-from datetime import time
 from decimal import Decimal
 from typing import Any, get_args
 
@@ -46,7 +45,7 @@ KEYS = {
 }
 
 
-NIGHT = Window(id="night", days=WEEKDAYS[:5], begin=time(22), end=time(6), season="low", holidays="without").text
+NIGHT = Window(id="night", days=WEEKDAYS[:5], hours=("22:00-06:00",), season="low", holidays="without").text
 WORDS = {
     "en": (
         "Entry, outside all zones, window night (Mon-Fri 22:00-06:00, season low, without holidays)",

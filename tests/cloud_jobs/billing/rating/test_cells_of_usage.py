@@ -13,7 +13,7 @@ from simulator.truth import TrueDays
 from tests.cloud_jobs.billing.rating.worlds import Row, World, assigned, price, row, table, tariff
 
 CAP = {"scope": "device", "span": "day", "amount": "1000000"}
-NIGHT = {"id": "night", "days": ["sat", "sun"], "begin": "22:00", "end": "04:00"}
+NIGHT = {"id": "night", "days": ["sat", "sun"], "hours": ["22:00-04:00"]}
 CALLS = price("distance"), price("active day", "2")
 
 

@@ -6,13 +6,14 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days
 from cloud_jobs.billing.contracts import BlockedPayer, Contracts
-from cloud_jobs.billing.rating import PeriodUsage, RatedAccount, cells_of_usage, rate
+from cloud_jobs.billing.rating import ChargeKind, PeriodUsage, RatedAccount, cells_of_usage, rate
 from tests.cloud_jobs.billing.contracts.makers import (
     BERLIN,
     account,
@@ -23,7 +24,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
     price,
     tariff,
 )
-from tests.cloud_jobs.billing.rating.worlds import Row, row, table
+from tests.cloud_jobs.billing.rating.worlds import Row, explained, row, table
 from tests.examples import examples
 
 BEGIN = "2025-06-01T00:00:00Z"
@@ -101,6 +102,34 @@ def quantities(bills: list[RatedAccount]) -> Counter[Any]:
             {(one.key.device, one.key.zone, one.key.price): one.quantity for one in bill.charges if one.quantity}
         )
     return found
+
+
+def test_caps_minimums_and_pools_of_a_year_and_a_tree_are_explained() -> None:
+    pools = [{"id": "km", "scope": "tree", "span": "year", "unit": "km", "allowance": "10"}]
+    caps = [{"scope": "account", "span": "year", "amount": "50"}]
+    terms = {"caps": caps, "minimum_amount": "100", "minimum_span": "year", "pools": pools}
+    made = agreed([tariff(price("1", pool="km"), effective_from=BEGIN, **terms)], "quarter")
+    rows = [
+        row(datetime(2026, month, 20, tzinfo=UTC), "", name, distance_mm=(way * 1_000_000, 0, 0, 0))
+        for month, name, way in ((5, "van", 40), (6, "bus", 5), (11, "van", 30), (12, "bus", 7))
+    ]
+    of: dict[Any, Any] = {}
+    for days in cycles("quarter")[-2:]:
+        contract = made.contract_of("acme", BillingPeriod(BERLIN, *days))
+        of |= {(days, one.key): explained(contract, seen(rows), one) for one in billed(made, *days, rows).charges}
+    assert all(one.amount_agrees for one in of.values())
+    assert [step for (_, key), one in of.items() if key.kind is ChargeKind.CAP for step in one.arithmetic] == [
+        ("in earlier periods of the year", "30.00 EUR"),
+        ("charged until here", "30.00 EUR"),
+        ("at most 50.00 EUR a year for the account (all meters)", "-10.00 EUR"),
+    ]
+    least = [one.arithmetic[0] for (_, key), one in of.items() if key.kind is ChargeKind.MINIMUM]
+    assert least == [("agreed for a year", "100.00 EUR")] * 2
+
+
+def seen(rows: list[Row]) -> pa.Table:
+    made = table(rows)
+    return made.append_column("seq_ranges", pa.array(["{}"] * made.num_rows, pa.string()))
 
 
 @few

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from cloud_jobs.billing.units import amount_text
-from cloud_jobs.explain import explain_derived
 from simulator.truth import TrueDays
 from tests.cloud_jobs.billing.rating.test_price_book import caps_of, few, meters_of
 from tests.cloud_jobs.billing.rating.worlds import (
     Row,
     World,
     assigned,
+    explained,
     price,
     rated,
     row,
@@ -97,7 +97,7 @@ def test_no_fee_changes_usage_or_caps_and_no_credit_makes_a_total_negative(
     assert all(total >= 0 for total in totals.values())
     for one in after.charges:
         if one.key.kind is not ChargeKind.USAGE:
-            found = explain_derived(agreed.contract, table(rows), one)
+            found = explained(agreed.contract, table(rows), one)
             assert found.agrees
             assert found.arithmetic[-1][1] == f"{amount_text(one.amount_minor, agreed.currency)} {agreed.currency}"
             assert bool(one.days) <= (one.key.kind is ChargeKind.CAP)
@@ -170,7 +170,7 @@ def test_a_fee_counts_towards_the_minimum_and_is_in_its_own_currency() -> None:
         "at least 15.00 USD a period": 250,
     }
     charge = next(one for one in rated(made, []).charges if one.amount_minor == 900)
-    assert explain_derived(made.contract, table([]), charge).arithmetic == (
+    assert explained(made.contract, table([]), charge).arithmetic == (
         ("Rate", "10.00 USD"),
         ("exchanged at 0.90", "9.00 EUR"),
         ("rounded, a half up", "9.00 EUR"),

@@ -64,7 +64,7 @@ def test_the_dearest_of_any_zone_is_that_of_each_zone() -> None:
 
 
 def test_a_stay_is_charged_whole_when_it_ends_in_the_window_of_its_begin() -> None:
-    night = {"id": "night", "days": ["fri", "sat"], "begin": "22:00", "end": "06:07"}
+    night = {"id": "night", "days": ["fri", "sat"], "hours": ["22:00-06:07"]}
     priced = world(STAY, STAY | {"window": "night", "unit_amount": "0.02"}, windows=[night])
     over = visit("a", START - hours(30), START + hours(1))
     assert shown(priced, *over) == [("acme", "", 31 * 60 * MINUTE, 0, 1860)]
@@ -190,7 +190,7 @@ def test_a_direction_has_a_price_and_the_other_one_too() -> None:
     ],
 )
 def test_terms_that_a_price_cannot_have(price: dict[str, Any], fault: str) -> None:
-    early = {"id": "early", "days": ["mon"], "begin": "07:10", "end": "08:00"}
+    early = {"id": "early", "days": ["mon"], "hours": ["07:10-08:00"]}
     with pytest.raises(ValidationError, match=fault):
         Tariff.model_validate(tariff({"zone": "a", "unit_amount": "1"} | EACH | price, windows=[early]))
 
@@ -230,7 +230,7 @@ def prices(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    more: dict[str, Any] = {"windows": [{"id": "day", "days": ["sat"], "begin": "08:10", "end": "18:20"}]}
+    more: dict[str, Any] = {"windows": [{"id": "day", "days": ["sat"], "hours": ["08:10-18:20"]}]}
     if draw(st.booleans()):
         more["dearest"] = [{"minutes": 60, "meters": ["visit", "passage"]}]
     if draw(st.booleans()):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount, cells_of_usage, difference, rate
 from cloud_jobs.billing.units import round_ratio
-from cloud_jobs.explain import explain, explain_derived
 from tests.cloud_jobs.billing.contracts.makers import (
     MARCH,
     account,
@@ -24,7 +23,7 @@ from tests.cloud_jobs.billing.contracts.makers import (
     tariff,
 )
 from tests.cloud_jobs.billing.rating.test_price_book import few
-from tests.cloud_jobs.billing.rating.worlds import Row, row, table
+from tests.cloud_jobs.billing.rating.worlds import Row, explained, row, table
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
 STANDARD = {"category": "S", "rate": "19"}
@@ -104,9 +103,9 @@ def owed(agreed: dict[str, Any], used: list[Row], **pays: Any) -> RatedAccount:
     found = rate(contract, *cells)
     for one in found.charges:
         if one.key.kind is ChargeKind.FEE:
-            assert explain_derived(contract, usage, one).agrees
+            assert explained(contract, usage, one).agrees
         elif one.key.kind is ChargeKind.USAGE:
-            assert explain(contract, usage, one, is_whole=True).amount_agrees
+            assert explained(contract, usage, one).amount_agrees
     return found
 
 

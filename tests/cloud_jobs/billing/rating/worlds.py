@@ -24,8 +24,10 @@ from cloud_jobs.billing.contracts import (
     TariffSpan,
 )
 from cloud_jobs.billing.contracts.published import EVER, micros
-from cloud_jobs.billing.rating import RatedAccount, cells_of_usage, rate
+from cloud_jobs.billing.rating import Charge, PeriodUsage, RatedAccount, cells_of_usage, rate
 from cloud_jobs.billing.rating.facts import EVENT_COLUMNS, DeviceFacts, driven_quarters, facts_of
+from cloud_jobs.explain import explain
+from cloud_jobs.explain.explanation import Explanation
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.schemas import GEOFENCE_EVENTS
 from simulator.truth import TrueContracts, TrueDays, TrueQuarter, quarters_of
@@ -274,7 +276,7 @@ def worlds(draw: st.DrawFn, *, flat: bool = False, complete: bool = True, caps: 
     moments = [moment for moment, _ in quarters_of(days)]
     currency = draw(st.sampled_from(["EUR", "JPY", "KWD"]))
     foreign = draw(st.sampled_from([currency, "USD"]))
-    night = {"id": "night", "days": ["sat", "sun", "tue"], "begin": "22:00:00", "end": "02:30:00"}
+    night = {"id": "night", "days": ["sat", "sun", "tue"], "hours": ["22:00-02:30"]}
     windows: list[dict[str, Any]] = draw(st.sampled_from([[], [night]]))
     starts = [ALWAYS, *sorted(draw(st.sets(st.sampled_from(moments), max_size=2)))]
     tariffs = [
@@ -331,3 +333,9 @@ def _quantities(draw: st.DrawFn, zone: str) -> dict[str, Any]:
 def used_worlds(draw: st.DrawFn, /, **how: Any) -> tuple[World, list[Row]]:
     world = draw(worlds(**how))
     return world, draw(usage_rows(world.days))
+
+
+def explained(contract: PayerContract, rows: pa.Table, charge: Charge) -> Explanation:
+    """A charge taken apart from the usage of its contract's periods."""
+    periods = (*contract.earlier, contract)
+    return explain(contract, charge, rows, [PeriodUsage(*cells_of_usage([one], rows)[0]) for one in periods])
