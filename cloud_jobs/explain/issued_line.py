@@ -12,6 +12,7 @@ import pyarrow as pa
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, PayerContract, Pool, Span
 from cloud_jobs.billing.documents import Document
+from cloud_jobs.billing.documents.document import charge_key
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, cells_of_usage
 from cloud_jobs.billing.rating.facts import DeviceFacts
@@ -21,7 +22,7 @@ from cloud_jobs.billing.register.current_contracts import contracts_above
 from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.facts_at import read_facts, sells_facts
 from cloud_jobs.billing.register.tables import Register
-from cloud_jobs.billing.units import FACTS, Meter
+from cloud_jobs.billing.units import FACTS
 from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
 from cloud_jobs.explain.explanation import (
     ExplainedHour,
@@ -184,8 +185,6 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     entries = [one for one in made["annex"] if one["line"] == line]
     if not found or not entries:
         raise BillingError(f"document {number} has no line {line}; its lines are numbered 1 to {len(made['lines'])}")
-    stated = found[0]
-    kind, meter = ChargeKind(stated["kind"]), stated["meter"] and Meter(stated["meter"])
     devices = [TenantDevice(one["tenant"], one["device"]) for one in entries]
     if device is None and len(devices) > 1:
         named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
@@ -193,9 +192,7 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     chosen = devices[0] if device is None else device
     if chosen not in devices:
         raise BillingError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")
-    names: dict[str, Any] = {name: stated[name] for name in ("account", "region", "zone", "window", "price")}
-    tax = f"{stated['invoiced_item_vat_category_code']} {stated['invoiced_item_vat_rate'] or 0}"
-    return ChargeKey(**names, **chosen._asdict(), kind=kind, meter=meter, tax=tax)
+    return charge_key(found[0], *chosen)
 
 
 def _charge(charges: Iterable[Charge], key: ChargeKey) -> Charge:

@@ -327,21 +327,26 @@ def _subtotals(lines: list[Document], currency: str) -> Iterator[Document]:
         }
 
 
+def charge_key(line: Document, tenant: str, device: str) -> ChargeKey:
+    """The key of a device's charge on a line."""
+    return ChargeKey(
+        account=line["account"],
+        region=line["region"],
+        tenant=tenant,
+        device=device,
+        kind=ChargeKind(line["kind"]),
+        meter=line["meter"] and Meter(line["meter"]),
+        zone=line["zone"],
+        window=line["window"],
+        price=line["price"],
+        tax=f"{line['invoiced_item_vat_category_code']} {line['invoiced_item_vat_rate'] or 0}",
+    )
+
+
 def _charge(line: Document, entry: Document, sign: int) -> Charge:
     metered = entry["metered"]
     return Charge(
-        key=ChargeKey(
-            account=line["account"],
-            region=line["region"],
-            tenant=entry["tenant"],
-            device=entry["device"],
-            kind=ChargeKind(line["kind"]),
-            meter=line["meter"] and Meter(line["meter"]),
-            zone=line["zone"],
-            window=line["window"],
-            price=line["price"],
-            tax=f"{line['invoiced_item_vat_category_code']} {line['invoiced_item_vat_rate'] or 0}",
-        ),
+        key=charge_key(line, entry["tenant"], entry["device"]),
         quantity=sign * entry["quantity_base"],
         free=sign * entry["free_base"],
         amount_minor=sign * entry["amount_minor"],
