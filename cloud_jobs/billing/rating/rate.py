@@ -144,7 +144,7 @@ class AccountRating:
         """One charge for each place and price, unordered. Raises BillingError above the last tier."""
         shares = [(of[2], share) for of, uses in self._pools.items() for share in pool_shares(uses)]
         charges: list[Charge] = []
-        account, kind, rows_of = self.account, ChargeKind.USAGE, self._metered.get
+        account, kind, rows_of, known = self.account, ChargeKind.USAGE, self._metered.get, dict[object, MeteredRows]()
         for pool, share in (*shares, *self._shared.shares_of(account)):
             (_, region, tenant, device, zone, window), text, tax, quantity, free, amount = share
             key = ChargeKey(account, region, tenant, device, kind, pool.meter, zone, window, text, tax)
@@ -153,7 +153,11 @@ class AccountRating:
         for (meter, (_, region, tenant, device, zone, window), text, tax), facts in self._facts.items():
             key = ChargeKey(self.account, region, tenant, device, ChargeKind.USAGE, meter, zone, window, text, tax)
             quantity, free, amount = (sum(map(of, facts)) for of in _SUMMED)
-            charges.append(Charge(key, quantity, free, amount, rows_of_facts(one.fact for one in facts)))
+            # a visit and its time come from the same events
+            of_facts = tuple(id(one.fact) for one in facts)
+            if of_facts not in known:
+                known[of_facts] = rows_of_facts(one.fact for one in facts)
+            charges.append(Charge(key, quantity, free, amount, known[of_facts]))
         return _one_of_each_key(charges)
 
     def add_facts(self, facts: Iterable[PricedFact]) -> None:
@@ -168,8 +172,9 @@ class AccountRating:
                     self.days[DayUse(place, fact.day)] += fact.minor * self.book.parts
 
     def facts_of(self, key: ChargeKey) -> list[PricedFact]:
-        """The facts of a usage charge, in order of device and time."""
-        return [] if key.meter is None else self._facts.get((key.meter, Place.of(key), key.price, key.tax), [])
+        """The facts of a usage charge, in order of time."""
+        found = [] if key.meter is None else self._facts.get((key.meter, Place.of(key), key.price, key.tax), [])
+        return sorted(found, key=lambda one: (one.moment_us, one.fact[3:], one.version, one.day))
 
     def _with_begin(self, price: RatedPrice) -> RatedPrice:
         """The price with the moment from which it is in force, which other accounts and periods can be compared by."""

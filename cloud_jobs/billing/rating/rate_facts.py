@@ -22,7 +22,6 @@ import numpy as np
 
 from cloud_jobs.billing.billing_period import BillingPeriod, day_start, zone_of
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Dearest, PayerContract, Span, TariffSpan
-from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import (
@@ -70,7 +69,7 @@ Times = list[tuple[int, int]]
 
 
 def priced_facts(contract: PayerContract, books: PriceBooks, facts: Facts) -> Iterator[tuple[str, list[PricedFact]]]:
-    """The facts of each account of a payer that has prices of facts, in order of device and time. Raises BillingError.
+    """The facts of each account of a payer that has prices of facts, in order of devices. Raises BillingError.
 
     Facts of other devices, duplicates, and facts that are not charged in the period are ignored.
     """
@@ -189,6 +188,17 @@ class _AccountPricing:
         return next((rule for rule in rules if rule.covers(meter, zone)), None) if rules else None
 
 
+class _Sold(NamedTuple):
+    """A price, and the first fields of the facts that have it."""
+
+    price: RatedPrice
+    fields: tuple[Meter, Place, str, str, int]
+
+
+_ALONE: Final = ("", "")
+"""How a gate is passed, if it does not matter."""
+
+
 class _DevicePricing:
     """The prices of a device's facts in an account."""
 
@@ -196,68 +206,78 @@ class _DevicePricing:
         self._account, self._book, self._timeline = account, account.book, account.timeline
         self._held, self._assigned = account.held[device], account.assigned[device]
         self._begins = [one.begin_us for one in self._assigned]
-        self._texts: dict[tuple[RatedPrice, int, str, str], tuple[Place, str]] = {}
+        # most facts of a device have one of few prices
+        self._sold: dict[tuple[object, ...], _Sold | None] = {}
 
     def priced(self, facts: DeviceFacts) -> list[PricedFact]:
         sold, visits = self._account.sold, _distinct(sorted(facts.visits))
-        made = [*self._visits(visits)] if Meter.VISIT in sold else []
+        made = self._visits(visits) if Meter.VISIT in sold else []
         made += self._stays(visits) if Meter.STAY in sold else []
         made += self._passages(_distinct(sorted(facts.passages, key=_crossed))) if Meter.PASSAGE in sold else []
         made += self._driven_days(visits, facts.driven) if Meter.DRIVEN_DAY in sold else []
-        made.sort(key=_in_time)
-        return self._only_dearest(made) if self._account.has_dearest else made
+        return self._only_dearest(sorted(made, key=_in_time)) if self._account.has_dearest else made
 
     def _holding(self, moment_us: int) -> tuple[int, int] | None:
-        return next((one for one in self._held if one[0] <= moment_us < one[1]), None)
+        for held in self._held:
+            if held[0] <= moment_us < held[1]:
+                return held
+        return None
 
     def _price(
-        self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage, passed: tuple[str, str] = ("", "")
-    ) -> RatedPrice | None:
-        """None: the meter is not sold."""
-        price = self._look_up(meter, slot, moment_us, fact, passed)
-        if price is None and self._book.sells(slot.version, meter):
-            used, attributes = f"{fact.device!r} was at {stamp(moment_of(moment_us))}", self._attributes(moment_us)
-            raise self._book.gap(slot.version, meter, fact[2], slot.window, used=used, attributes=attributes)
-        return price
+        self,
+        meter: Meter,
+        slot: Slot,
+        times: tuple[int, int],
+        fact: Visit | Passage,
+        passed: tuple[str, str] = _ALONE,
+    ) -> _Sold | None:
+        """None: the meter is not sold, or not after a gate. `times`: of the attributes, and of the charge."""
+        begins = self._begins
+        at = (bisect_right(begins, times[0]), bisect_right(begins, times[1])) if len(begins) > 1 else _ALONE
+        of = meter, slot.version, slot.window, fact[2], at, passed
+        if of not in self._sold:
+            self._sold[of] = self._look_up(meter, slot, times, fact, passed)
+        return self._sold[of]
 
     def _look_up(
-        self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage, passed: tuple[str, str]
-    ) -> RatedPrice | None:
-        attributes = self._attributes(moment_us)
+        self, meter: Meter, slot: Slot, times: tuple[int, int], fact: Visit | Passage, passed: tuple[str, str]
+    ) -> _Sold | None:
+        version, zone = slot.version, fact[2]
+        # before the period, the attributes are the first ones in it
+        named, holder = (self._assigned[max(0, bisect_right(self._begins, at) - 1)] for at in times)
         try:
-            return self._book.price(slot.version, meter, fact[2], slot.window, attributes, passed=passed)
+            price = self._book.price(version, meter, zone, slot.window, named.attributes, passed=passed)
         except MissingFactor as error:
             raise BillingError(f"device {fact.device!r} of account {self._account.id!r}: {error}") from None
+        if price is None:
+            if self._book.sells(version, meter) and not passed[1]:
+                used = f"{fact.device!r} was at {stamp(moment_of(times[0]))}"
+                raise self._book.gap(version, meter, zone, slot.window, used=used, attributes=named.attributes)
+            return None
+        rule = self._account.dearest(version, meter, zone)
+        text = price.text + (said("dearest", minutes=rule.minutes) if rule else "")
+        place = Place(holder.account, holder.region, fact.tenant, fact.device, zone, price.window)
+        return _Sold(price, (meter, place, text, price.tax, version))
 
-    def _attributes(self, moment_us: int) -> Attributes:
-        """Those of a moment; before the period, the first ones in it."""
-        return self._assigned[max(0, bisect_right(self._begins, moment_us) - 1)].attributes if self._begins else ()
+    def _once(self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage) -> list[PricedFact]:
+        """A fact that is counted, if it is sold."""
+        sold = self._price(meter, slot, (moment_us, moment_us), fact)
+        return [] if sold is None else [self._counted(sold, slot, moment_us, fact)]
 
-    def _priced(
-        self, price: RatedPrice, slot: Slot, moment_us: int, fact: Visit | Passage, amounts: tuple[int, int, int]
-    ) -> PricedFact:
-        """`amounts`: quantity, free quantity and minor units."""
+    def _counted(self, sold: _Sold, slot: Slot, moment_us: int, fact: Visit | Passage) -> PricedFact:
         assert slot.day is not None
-        tenant, device, zone, *_ = fact
-        holder, meter = self._assigned[bisect_right(self._begins, moment_us) - 1], price.price.meter
-        of = price, slot.version, zone, holder.region
-        if of not in self._texts:
-            rule = self._account.dearest(slot.version, meter, zone)
-            within = said("dearest", minutes=rule.minutes) if rule else ""
-            place = Place(holder.account, holder.region, tenant, device, zone, price.window)
-            self._texts[of] = place, f"{price.text}{within}"
-        return PricedFact(meter, *self._texts[of], price.tax, slot.version, slot.day, moment_us, *amounts, fact)
+        return PricedFact(*sold.fields, slot.day, moment_us, 1, *_free_and_minor(sold.price, 1), fact)
 
-    def _visits(self, visits: Iterable[Visit]) -> Iterator[PricedFact]:
+    def _visits(self, visits: Iterable[Visit]) -> list[PricedFact]:
+        found, timeline = list[PricedFact](), self._timeline
         for visit in visits:
-            entered = visit.begin_us
-            if visit.entered and self._timeline.holds(entered) and self._holding(entered):
-                slot = self._timeline.at(entered)
-                price = self._price(Meter.VISIT, slot, entered, visit)
-                if price is not None:
-                    yield self._priced(price, slot, entered, visit, (1, *_free_and_minor(price, 1)))
+            moment = visit.begin_us
+            if visit.entered and timeline.start_us <= moment < timeline.end_us and self._holding(moment):
+                found += self._once(Meter.VISIT, timeline.at(moment), moment, visit)
+        return found
 
-    def _stays(self, visits: Iterable[Visit]) -> Iterator[PricedFact]:
+    def _stays(self, visits: Iterable[Visit]) -> list[PricedFact]:
+        found, timeline, begins = list[PricedFact](), self._timeline, self._account.begins
         times = [
             (max(held[0], sold[0]), min(held[1], sold[1])) for held in self._held for sold in self._account.staying
         ]
@@ -266,44 +286,44 @@ class _DevicePricing:
                 # a change of account, or the last moment in which stays are sold, ends the stay
                 moment = visit.charged_us if begin <= visit.charged_us < end else end - 1
                 since, until = max(begin, visit.begin_us), min(end, visit.end_us)
-                if since < until and self._timeline.holds(moment):
-                    yield from self._stay(visit, (since, until), moment)
+                if since >= until or not timeline.start_us <= moment < timeline.end_us:
+                    continue
+                cuts = begins[bisect_right(begins, since) : bisect_left(begins, until)]
+                cuts = [*cuts, *timeline.midnights(since, until)] if self._account.by_day else cuts
+                found += self._stay(visit, moment, [since, *sorted({*cuts}), until])
+        return found
 
-    def _stay(self, visit: Visit, time: tuple[int, int], moment_us: int) -> Iterator[PricedFact]:
-        timeline, (since, until) = self._timeline, time
-        begins = self._account.begins
-        cuts = {since, until, *begins[bisect_right(begins, since) : bisect_left(begins, until)]}
-        cuts |= {*timeline.midnights(since, until)} if self._account.by_day else set()
-        exact, minor, day = Fraction(0), 0, timeline.at(moment_us).day
-        for begin, end in pairwise(sorted(cuts)):
-            slot, at, to = (
-                timeline.in_version(timeline.version(begin), since),
-                *((one - since) // 1_000 for one in (begin, end)),
-            )
-            price = self._price(Meter.STAY, slot, since, visit)
-            assert price is not None, "stays are sold at this time"
-            slot = slot._replace(day=timeline.at(begin).day if self._account.by_day else day)
-            if end - begin == until - since:
-                yield self._priced(price, slot, moment_us, visit, (to, *_free_and_minor(price, to)))
-                return
-            exact, before = price.running(exact, at, to), minor
-            minor = round_ratio(*exact.as_integer_ratio())
-            amounts = to - at, price.free_of(to) - price.free_of(at), minor - before
-            yield self._priced(price, slot, moment_us, visit, amounts)
+    def _stay(self, visit: Visit, moment_us: int, cuts: Sequence[int]) -> Iterator[PricedFact]:
+        """The parts of a stay between the moments `cuts`."""
+        timeline, since, exact, minor = self._timeline, cuts[0], Fraction(0), 0
+        for begin, end in pairwise(cuts):
+            slot = timeline.in_version(timeline.version(begin), since)
+            sold = self._price(Meter.STAY, slot, (since, moment_us), visit)
+            assert sold is not None, "stays are sold at this time"
+            day = timeline.at(begin if self._account.by_day else moment_us).day
+            assert day is not None
+            at, to, before = (begin - since) // 1_000, (end - since) // 1_000, minor
+            if len(cuts) == 2:
+                amounts = to, *_free_and_minor(sold.price, to)
+            else:
+                exact = sold.price.running(exact, at, to)
+                minor = round_ratio(*exact.as_integer_ratio())
+                amounts = to - at, sold.price.free_of(to) - sold.price.free_of(at), minor - before
+            yield PricedFact(*sold.fields, day, moment_us, *amounts, visit)
 
     def _passages(self, passages: Sequence[Passage]) -> Iterator[PricedFact]:
         for number, passage in enumerate(passages):
             moment, held = passage.moment_us, self._holding(passage.moment_us)
             if held is None or not self._timeline.holds(moment):
                 continue
-            slot, price, before = self._of_passage(passages, number, held)
-            if price is None:
+            slot, sold, before = self._of_passage(passages, number, held)
+            if sold is None:
                 continue
-            made = self._priced(price, slot, moment, passage, (1, *_free_and_minor(price, 1)))
+            made = self._counted(sold, slot, moment, passage)
             if before and before.moment_us < self._timeline.start_us:
                 # what the first of the pair cost by itself is on an earlier document
                 _, alone, pair = self._of_passage(passages, number - 1, held)
-                paid = alone.fact_minor(1) if alone is not None and pair is None else 0
+                paid = alone.price.fact_minor(1) if alone is not None and pair is None else 0
                 made = made._replace(minor=max(0, made.minor - paid))
             follows = number + 1 < len(passages) and passages[number + 1].moment_us < held[1]
             if before is None and follows and self._of_passage(passages, number + 1, held)[2]:
@@ -312,16 +332,16 @@ class _DevicePricing:
 
     def _of_passage(
         self, passages: Sequence[Passage], number: int, held: tuple[int, int]
-    ) -> tuple[Slot, RatedPrice | None, Passage | None]:
+    ) -> tuple[Slot, _Sold | None, Passage | None]:
         """The price of a passage, and the one before if it is the price of both."""
         passage, before, moment = passages[number], passages[number - 1] if number else None, passages[number].moment_us
         slot, direction = self._timeline.at(moment), "forward" if passage.forward else "backward"
         if before and before.gate in self._account.gates_before and held[0] <= before.moment_us:
-            price = self._look_up(Meter.PASSAGE, slot, moment, passage, (direction, before.gate))
-            within = price.price.within if price is not None else None
+            pair = self._price(Meter.PASSAGE, slot, (moment, moment), passage, (direction, before.gate))
+            within = pair.price.price.within if pair is not None else None
             if within is not None and moment - before.moment_us <= within * MINUTE_US:
-                return slot, price, before
-        return slot, self._price(Meter.PASSAGE, slot, moment, passage, (direction, "")), None
+                return slot, pair, before
+        return slot, self._price(Meter.PASSAGE, slot, (moment, moment), passage, (direction, "")), None
 
     def _driven_days(self, visits: Iterable[Visit], quarters: Iterable[int]) -> Iterator[PricedFact]:
         """Each local day, zone and window of a price once, at the first moment in which the device drove."""
@@ -336,11 +356,11 @@ class _DevicePricing:
                         found.append((moment, slot, visit))
         charged = set[tuple[str, date | None, str]]()
         for moment, slot, visit in sorted(found):
-            price = self._price(Meter.DRIVEN_DAY, slot, moment, visit)
-            key = visit.zone, slot.day, price.price.window if price is not None else ""
-            if price is not None and key not in charged:
-                charged.add(key)
-                yield self._priced(price, slot, moment, visit, (1, *_free_and_minor(price, 1)))
+            for one in self._once(Meter.DRIVEN_DAY, slot, moment, visit):
+                key = visit.zone, slot.day, one.place.window
+                if key not in charged:
+                    charged.add(key)
+                    yield one
 
     def _only_dearest(self, facts: Iterable[PricedFact]) -> list[PricedFact]:
         """Of the facts within the time of a rule only the dearest costs something; of equal ones, the first."""
