@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ def toml_text(tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     """Arrays of tables as TOML, one key a line; a list of tables has one table a line. Keys with value None are left
     out.
 
-    Values: strings, integers, booleans, decimals (as strings), datetimes, times, and lists and tables of these.
+    Values: strings, integers, booleans, decimals (as strings), dates, datetimes, times, and lists and tables of these.
     """
     lines: list[str] = []
     for name, entries in tables.items():
@@ -55,7 +55,7 @@ def _value(value: Any, *, inline: bool = True) -> str:
         if items and not inline and isinstance(value[0], Mapping):
             return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
         return f"[{', '.join(items)}]"
-    if isinstance(value, datetime | time):
+    if isinstance(value, date | time):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Decimal):
         # As a string, because most readers parse a TOML float as a double.

@@ -27,6 +27,15 @@ class Stay(NamedTuple):
     crossed: bool
 
 
+class Side(NamedTuple):
+    """A part of a track on one side of a fence, by its parts of segments, each with the fence then in force."""
+
+    inside: bool
+    start_us: Fraction
+    crossed: bool
+    ways: "list[tuple[Zone | None, Way]]"
+
+
 class Way(NamedTuple):
     """A part of a segment, from `a` to `b`, and the uncertainty of its places."""
 
@@ -98,45 +107,44 @@ def sure_changes(stays: Sequence[Stay]) -> list[bool]:
 
 
 def _stays(track: Sequence[TruePlace], name: str, zones_at: ZonesAt) -> Iterator[Stay]:
-    here: bool | None = None
-    since, crossed = Fraction(track[0].time_us), False
-    ways: list[tuple[Zone | None, Way]] = []
+    for side, following in pairwise([*sides_of(track, name, zones_at), None]):
+        assert side is not None
+        until = following.start_us if following else Fraction(track[-1].time_us)
+        sure = until - side.start_us >= SURE_US or any(
+            zone is None or deep(zone, way, _sure_m(zone, way.uncertain_m)) for zone, way in side.ways
+        )
+        yield Stay(side.inside, side.start_us, until, sure, side.crossed)
 
-    def stay(until: Fraction) -> Stay:
-        sure = until - since >= SURE_US or any(zone is None or deep(zone, way) for zone, way in ways)
-        return Stay(bool(here), since, until, sure, crossed)
 
+def sides_of(track: Sequence[TruePlace], name: str, zones_at: ZonesAt) -> Iterator[Side]:
+    side: Side | None = None
     for start, end in pairwise(track):
         a, b = point(start), point(end)
         fence = next((zone for zone in zones_at(end).in_order if zone.id == name), None)
         alone = Zones([fence] if fence else [])
-        begins_inside = bool(alone.at(a))
-        marks = [(Fraction(0), begins_inside, False)]
+        marks = [(Fraction(0), bool(alone.at(a)), False)]
         for share, zone in changes(a, b, alone):
             if bool(zone) != marks[-1][1]:
                 marks.append((share, bool(zone), True))
         for (share, inside, is_crossing), (following, *_) in pairwise([*marks, (Fraction(1), False, False)]):
-            if here is not None and inside != here:
+            if side is None or inside != side.inside:
+                if side is not None:
+                    yield side
                 moment = start.time_us + (end.time_us - start.time_us) * share
-                yield stay(moment)
-                since, crossed, ways = moment, is_crossing, []
-            here = inside
-            ways.append((fence, Way(between(a, b, share), between(a, b, following), end.uncertain_m)))
-    if here is not None:
-        yield stay(Fraction(track[-1].time_us))
+                side = Side(inside, moment, is_crossing, [])
+            side.ways.append((fence, Way(between(a, b, share), between(a, b, following), end.uncertain_m)))
+    if side is not None:
+        yield side
 
 
-def deep(zone: Zone, way: Way) -> bool:
-    """Whether some place of a way is as far from the border as its uncertainty, or as far as the fence allows."""
-    away_m, flat_place = _sure_m(zone, way.uncertain_m), _plane(way.a, float(way.a.y + way.b.y) / 2.0)
+def deep(zone: Zone, way: Way, away_m: float) -> bool:
+    """Whether some place of a way is at least so far from the border."""
+    flat_place = _plane(way.a, float(way.a.y + way.b.y) / 2.0)
     end = flat_place(way.b)
-    near = [
-        part
-        for polygon in zone.polygons
-        for ring in polygon
-        for edge in ring
-        if (part := _within(end, flat_place(edge.a), flat_place(edge.b), away_m)) is not None
-    ]
+    edges = [(flat_place(edge.a), flat_place(edge.b)) for polygon in zone.polygons for ring in polygon for edge in ring]
+    if any(all(_away(place, *edge) >= away_m for edge in edges) for place in (0j, end)):
+        return True
+    near = [part for edge in edges if (part := _within(end, *edge, away_m)) is not None]
     share = 0.0
     for low, high in sorted(near):
         if low >= share:

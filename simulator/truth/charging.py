@@ -1,7 +1,7 @@
 """Usage, its prices and its caps, in exact fractions until each amount is rounded once."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -172,9 +172,13 @@ def price_text(price: AgreedPrice, currency: str) -> str:
         words += f", the first {number_text(price.allowance)} {price.unit} free"
     if price.pool == "account":
         words += ", pooled by account"
+    if price.pool == "tree":
+        words += ", pooled by all accounts"
     if price.pool_id:
         words += f", pool {price.pool_id}"
-    if price.span != "cycle":
+    if price.span == "year":
+        words += ", by year"
+    elif price.span != "cycle":
         words += f", for each {price.span}"
     if price.meter == "stay":
         words += ", for each visit"
@@ -250,17 +254,24 @@ Worth = Callable[[str], Fraction]
 """Minor units of the payer's currency for one unit of a tariff's."""
 
 
-def usage_charges(used: list[Used], worth: Worth) -> list[TrueCharge]:
-    """One charge for each account, device, zone, window and price. Each pool is rounded once and then divided."""
-    pools: dict[tuple[object, ...], list[Used]] = {}
-    for one in used:
-        price = one.price
-        device = (one.tenant, one.device) if price.pool == "device" else ("", "")
-        time = one.day if price.span == "day" else None
-        pools.setdefault((one.account, *device, time, price.meter, *_purpose(price)), []).append(one)
+def usage_charges(used: list[Used], worth: Worth, earlier: Sequence[Used] = ()) -> list[TrueCharge]:
+    """One charge for each account, device, zone, window and price. Each pool is rounded once and then divided.
+
+    `earlier`: used in the contract year before the period. It has the first units of pools of a year.
+    """
+    pools: dict[tuple[object, ...], tuple[list[Used], list[Used]]] = {}
+    for part, ones in enumerate((earlier, used)):
+        for one in ones:
+            price = one.price
+            owner = ("", "", "") if price.pool == "tree" else (one.account, "", "")
+            owner = (one.account, one.tenant, one.device) if price.pool == "device" else owner
+            time = one.day if price.span == "day" else None
+            parts = pools.setdefault((*owner, time, price.meter, *_purpose(price)), ([], []))
+            if part or price.span == "year":
+                parts[part].append(one)
     charges: dict[TrueKey, list[int]] = {}
-    for pool in pools.values():
-        for about, numbers in _pool_charges(pool, worth).items():
+    for before, pool in pools.values():
+        for about, numbers in _pool_charges(before, pool, worth).items():
             charges[about] = [sum(pair) for pair in zip(charges.get(about, [0, 0, 0]), numbers, strict=True)]
     return [TrueCharge(about, *numbers) for about, numbers in charges.items()]
 
@@ -270,17 +281,21 @@ def _purpose(price: AgreedPrice) -> tuple[str, ...]:
     return (price.pool, price.pool_id) if price.pool_id else (price.pool, price.zone, price.window)
 
 
-def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, int, int]]:
+def _pool_charges(before: list[Used], pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, int, int]]:
     """Quantity, free quantity and amount of each charge of a pool.
 
-    Usage before a price change comes first. Usage at the same prices is one mixture, whose parts are all alike.
+    Usage before a price change comes first, and that `before` the period before all. Usage at the same prices is one
+    mixture, whose parts are all alike.
     """
 
     def prices(one: Used) -> tuple[str, ...]:
         same = [other for other in one.tariff.prices if other.meter == one.price.meter]
         return one.tariff.currency, *sorted(map(str, (of for of in same if _purpose(of) == _purpose(one.price))))
 
-    times = [list(group) for _, group in groupby(sorted(pool, key=lambda one: one.moment), key=prices)]
+    times: list[list[Used]] = []
+    for part in (before, pool):
+        times += [list(group) for _, group in groupby(sorted(part, key=lambda one: one.moment), key=prices)]
+    earlier = sum(one.quantity for one in before)
     quantity_of = [Fraction(sum(one.quantity for one in time)) for time in times]
     free_of: list[Fraction] = []
     for time, quantity in zip(times, quantity_of, strict=True):
@@ -290,9 +305,10 @@ def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, in
     quantities: dict[TrueKey, int] = {}
     frees: dict[TrueKey, Fraction] = {}
     costs: dict[TrueKey, Fraction] = {}
-    paid = Fraction(0)
+    paid = posted = posted_free = seen = Fraction(0)
     for time, quantity, free in zip(times, quantity_of, free_of, strict=True):
         reached = paid + quantity - free
+        in_period, seen = seen >= earlier, seen + quantity
         alike: dict[tuple[TrueKey, AgreedPrice, str], int] = {}
         for one in time:
             where = (one.price.meter, one.zone, one.price.window)
@@ -304,14 +320,18 @@ def _pool_charges(pool: list[Used], worth: Worth) -> dict[TrueKey, tuple[int, in
             unit = Fraction(BASE_IN_UNIT[price.unit])
             first, last, most = (started(price, units / unit) for units in (paid, reached, everything))
             cost = between(price, first, last, most) * worth(currency)
+            if not in_period:
+                posted, posted_free = posted + cost * used / quantity, posted_free + free * used / quantity
+                continue
             quantities[about] = quantities.get(about, 0) + used
             frees[about] = frees.get(about, Fraction(0)) + free * used / quantity
             costs[about] = costs.get(about, Fraction(0)) + cost * used / quantity
         paid = reached
     abouts = sorted(quantities)
     exact = [costs[about] for about in abouts], [frees[about] for about in abouts]
-    amounts = shared(half_up(sum(exact[0], Fraction(0))), exact[0])
-    free_parts = shared(int(sum(exact[1], Fraction(0))), exact[1])
+    amount, owed = half_up(posted + sum(exact[0])) - half_up(posted), sum(exact[0])
+    amounts = shared(amount, [amount * cost / owed for cost in exact[0]] if before and owed else exact[0])
+    free_parts = shared(int(posted_free + sum(exact[1])) - int(posted_free), exact[1])
     rows = zip(abouts, free_parts, amounts, strict=True)
     return {about: (quantities[about], free, amount) for about, free, amount in rows}
 

@@ -100,6 +100,19 @@ def month_of(time_zone: str, year: int, month: int) -> TrueDays:
     return TrueDays(time_zone, first, (first + timedelta(days=31)).replace(day=1) - timedelta(days=1))
 
 
+def days_before(days: TrueDays, year_begins: date) -> TrueDays | None:
+    """The days of the contract year before a period; None if the period begins with it."""
+    day = days.first_day
+    while day != _in_year(day.year, year_begins):
+        day -= timedelta(days=1)
+    return TrueDays(days.time_zone, day, days.first_day - timedelta(days=1)) if day < days.first_day else None
+
+
+def _in_year(year: int, day: date) -> date:
+    leap = (day.month, day.day) == (2, 29)
+    return date(year, 2, 28) + timedelta(days=1) if leap else day.replace(year=year)
+
+
 KINDS = ("legal_entity", "account", "tariff", "exchange_rate")
 ANY_ZONE = "*"
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -210,6 +223,7 @@ class AgreedPayer(NamedTuple):
     vat_category: str
     vat_rate: Fraction
     exemption_reason: str
+    year_begins: date
 
 
 class AgreedAccount(NamedTuple):
@@ -344,8 +358,9 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
     )
     if any(one.get("zones") or one.get("windows") for one in body.get("caps", ())):
         raise TruthError("the truth knows caps of all zones and windows")
-    if body.get("includes_tax") or body.get("minimum_span", "cycle") == "year":
-        raise TruthError("the truth knows amounts without tax, and minimums of a period")
+    spans = [body.get("minimum_span", "cycle"), *(one["span"] for one in body.get("caps", ()))]
+    if body.get("includes_tax") or "year" in spans:
+        raise TruthError("the truth knows amounts without tax, caps of a day or period, and minimums of a period")
     caps = tuple(
         AgreedCap(one["scope"], one["span"], _number(one["amount"]), tuple(one.get("meters", ())))
         for one in body.get("caps", ())
@@ -409,8 +424,10 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
     named = next((one for one in pools if one["id"] == body.get("pool")), {})
     span = (named or body).get("span", "cycle")
     scope = named.get("scope", "device") if named else body.get("pool", "device")
-    if span in {"week", "year"} or scope == "tree" or named.get("unit", body["unit"]) != body["unit"]:
-        raise TruthError("the truth knows pools of a day or period, in the unit of their prices")
+    if span == "week" or named.get("unit", body["unit"]) != body["unit"]:
+        raise TruthError("the truth knows pools of a day, period or year, in the unit of their prices")
+    if span == "year" and body.get("tier_mode") == "volume":
+        raise TruthError("the truth knows no tiers by volume for a year")
     if {"devices", "times", "amounts", "vat", "name"} & set(body) or ("step_amount" in body and "step" not in body):
         raise TruthError("the truth knows prices of all devices, with one amount or tiers, and the payer's tax")
     tiers = tuple(
@@ -462,6 +479,7 @@ def _account(body: dict[str, Any]) -> AgreedAccount:
         payer["vat"]["category"],
         _number(payer["vat"].get("rate", 0)),
         payer["vat"].get("exemption_reason", ""),
+        _day(body.get("year_begins"), date(2000, 1, 1)),
     )
     return AgreedAccount(
         body["id"],

@@ -1,7 +1,7 @@
 """Visits of zones and passages of gates, each with its own amount, rounded once."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import groupby, pairwise
@@ -36,13 +36,19 @@ from simulator.truth.shapes import TruthError
 
 
 class TrueVisit(NamedTuple):
-    """A stay of a device in a zone; it has not ended if `end` is None."""
+    """A stay of a device in a zone; it has not ended if `end` is None.
+
+    `known_until`: the last event of a visit whose end was not seen; its `end` is then the moment of the next entering.
+    `is_entered`: the entering was seen; without it `begin` is the first known moment.
+    """
 
     tenant: str
     device: str
     zone: str
     begin: datetime
     end: datetime | None
+    known_until: datetime | None = None
+    is_entered: bool = True
 
 
 class TruePassage(NamedTuple):
@@ -99,12 +105,22 @@ class Agreed(NamedTuple):
 def facts_used(agreed: Agreed, usage: list[TrueQuarter], facts: TrueFacts) -> list[Used]:
     """Everything that a period charges for facts. Raises TruthError if something has no price."""
     found: list[Used] = []
-    for visit in facts.visits:
+    visits = list(_seen(agreed, facts.visits))
+    for visit in visits:
         found += _entered(agreed, visit)
         found += _stays(agreed, visit)
-    found += _driven_days(agreed, facts.visits, usage)
+    found += _driven_days(agreed, visits, usage)
     found += _passages(agreed, facts.passages)
     return _dearest(found)
+
+
+def _seen(agreed: Agreed, visits: Iterable[TrueVisit]) -> Iterator[TrueVisit]:
+    """The visits as they are at the period's end: what happens from then on changes nothing."""
+    for visit in visits:
+        if visit.end is not None and visit.end < agreed.end:
+            yield visit
+        elif visit.is_entered and visit.begin < agreed.end:
+            yield visit._replace(end=None, known_until=None)
 
 
 def _used(
@@ -128,7 +144,7 @@ def _used(
 
 def _entered(agreed: Agreed, visit: TrueVisit) -> list[Used]:
     holder = agreed.holder((visit.tenant, visit.device), visit.begin)
-    if holder is None or not agreed.covers(visit.begin):
+    if holder is None or not visit.is_entered or not agreed.covers(visit.begin):
         return []
     price = price_of(holder[2], "visit", visit.zone, window_at(holder[2], agreed.local(visit.begin)))
     return [] if price is None else [_used(agreed, visit.begin, holder, visit[:3], price=price)]
@@ -156,13 +172,14 @@ def _stays(agreed: Agreed, visit: TrueVisit) -> list[Used]:
             since, exact = begin, Fraction(0)
         price = price_of(holder[2], "stay", visit.zone, window_at(holder[2], agreed.local(since)))
         assert price is not None
-        (free, cost), (was_free, had_cost) = (_stay(price, one - since) for one in (end, begin))
+        known = [max(since, min(one, visit.known_until or one)) for one in (end, begin)]
+        (free, cost), (was_free, had_cost) = (_stay(price, one - since) for one in known)
         worth, before = agreed.worth(holder[2].currency), exact
         exact += (cost - had_cost) * worth
         if price.most is not None:
             exact = min(exact, max(before, price.most * worth))
         exact = max(exact, Fraction(0))
-        lasted = (end - since) // timedelta(milliseconds=1) - (begin - since) // timedelta(milliseconds=1)
+        lasted = (known[0] - since) // timedelta(milliseconds=1) - (known[1] - since) // timedelta(milliseconds=1)
         of = _used(agreed, begin, holder, (*device, visit.zone), price=price, quantity=lasted, free=free - was_free)
         parts.append(of._replace(minor=half_up(exact) - half_up(before)))
         moved = seller(end) != seller(begin)
@@ -210,6 +227,9 @@ def _driven_days(agreed: Agreed, visits: Sequence[TrueVisit], usage: list[TrueQu
             if one.distance_mm and one.zone != WHOLE_DEVICE
         }
     )
+    lasted: dict[tuple[str, str], list[TrueVisit]] = {}
+    for visit in visits:
+        lasted.setdefault((visit.tenant, visit.device), []).append(visit)
     found: dict[tuple[object, ...], Used] = {}
     for moment, tenant, device in drove:
         holder = agreed.holder((tenant, device), moment)
@@ -218,10 +238,8 @@ def _driven_days(agreed: Agreed, visits: Sequence[TrueVisit], usage: list[TrueQu
         tariff, local = holder[2], agreed.local(moment)
         zones = {
             visit.zone
-            for visit in visits
-            if (visit.tenant, visit.device) == (tenant, device)
-            and visit.begin < moment + QUARTER
-            and (visit.end is None or visit.end > moment)
+            for visit in lasted.get((tenant, device), ())
+            if max(visit.begin, moment) < min(visit.known_until or visit.end or agreed.end, moment + QUARTER)
         }
         for zone in sorted(zones):
             price = price_of(tariff, "driven day", zone, window_at(tariff, local))

@@ -24,6 +24,7 @@ from simulator.truth.contracts import (
     TrueContracts,
     TrueDays,
     TrueQuarter,
+    days_before,
     exponent,
     half_up,
     quarters_of,
@@ -84,7 +85,10 @@ def owed_by(
     quarters = list(usage)
     used = used_by(contracts, family, days, quarters)
     of_facts = facts_used(Agreed(contracts, family, days, worth), quarters, facts)
-    charges = [*usage_charges(used, worth), *fact_charges(of_facts)]
+    before = days_before(days, root.payer.year_begins)
+    yearly = any(price.span == "year" for tariff in contracts.tariffs.values() for price in tariff.prices)
+    earlier = used_by(contracts, family, before, quarters) if before and yearly else []
+    charges = [*usage_charges(used, worth, earlier), *fact_charges(of_facts)]
     used += of_facts
     caps_on = caps_on_days(contracts, family, days)
     for one in of_facts:

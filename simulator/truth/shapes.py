@@ -162,12 +162,17 @@ class TrueFences:
     def __init__(self, features: Iterable[str]) -> None:
         """`features`: GeoJSON texts, in the order of publication. Raises TruthError."""
         self._versions: dict[tuple[str, datetime], Zone] = {}
+        self._gates: dict[str, tuple[datetime, TrueGate]] = {}
         self._made: dict[datetime | None, Zones] = {}
         for text in features:
             try:
                 # Decimals, because the nearest double is beside the corner.
                 feature = json.loads(text, parse_float=Decimal)
                 begin = datetime.fromisoformat(feature["properties"]["effective_from"])
+                if feature["properties"].get("gate"):
+                    gate = _gate(feature)
+                    self._gates[gate.id] = begin, gate
+                    continue
                 zone = zone_of(feature)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise TruthError(f"a fence that cannot be understood: {error!r}") from error
@@ -185,6 +190,10 @@ class TrueFences:
                     latest[name] = zone
             self._made[era] = Zones(list(latest.values()))
         return self._made[era]
+
+    def gates_at(self, moment: datetime) -> list["TrueGate"]:
+        """The gates at a moment, each of its last publication only."""
+        return [gate for begin, gate in self._gates.values() if begin <= moment]
 
 
 # Exact crossings of gates.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from simulator.truth.charging import TrueKey
 from simulator.truth.contracts import QUARTER, TrueContracts, TrueDays, TrueQuarter, month_of
+from simulator.truth.facts import NO_FACTS, TrueFacts
 from simulator.truth.journal import Entry, Made, TruePosition, read_journal
 from simulator.truth.metering import (
     TrueUnknown,
@@ -76,21 +77,31 @@ class TrueLedger:
         self.documents: list[TrueDocument] = []
 
     def issue(
-        self, contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]
+        self,
+        contracts: TrueContracts,
+        payer: str,
+        days: TrueDays,
+        usage: Iterable[TrueQuarter],
+        facts: TrueFacts = NO_FACTS,
     ) -> TrueDocument | None:
         """The invoice of a payer and period; None if it would have no line (EN 16931 BR-16). Raises TruthError if
         there is one.
         """
         if any(document.of is None for document in self._about(payer, days)):
             raise TruthError(f"{payer} has an invoice for {days.first_day} to {days.last_day}")
-        owed = owed_by(contracts, payer, days, usage)
+        owed = owed_by(contracts, payer, days, usage, facts)
         charges = tuple(PostedCharge(*one) for one in owed.charges)
         if not charges:
             return None
         return self._post(owed, days, None, (charges, owed.taxes))
 
     def adjust(
-        self, contracts: TrueContracts, payer: str, days: TrueDays, usage: Iterable[TrueQuarter]
+        self,
+        contracts: TrueContracts,
+        payer: str,
+        days: TrueDays,
+        usage: Iterable[TrueQuarter],
+        facts: TrueFacts = NO_FACTS,
     ) -> TrueDocument | None:
         """The note with the difference between what is owed now and what was posted. Raises TruthError.
 
@@ -99,7 +110,7 @@ class TrueLedger:
         posted = self._about(payer, days)
         if not posted:
             raise TruthError(f"{payer} has no invoice for {days.first_day} to {days.last_day}")
-        owed = owed_by(contracts, payer, days, usage)
+        owed = owed_by(contracts, payer, days, usage, facts)
         if {owed.currency, *(document.currency for document in posted)} != {owed.currency}:
             raise TruthError(f"{payer} was billed in another currency than {owed.currency}")
         charges, taxes = _charges_missing(owed, posted), _taxes_missing(owed, posted)
