@@ -98,10 +98,10 @@ def gc_disabled() -> Iterator[None]:
 
 # Groups of payers for one task: neighbours by device, so that a group reads few files.
 
-DEVICES_AT_ONCE: Final = 6_000
+DEVICES_AT_ONCE: Final = 12_000
 """The most devices read at once, and about the size of a group, whose charges are held in memory."""
-_ROWS_AT_ONCE: Final = 200_000
-"""Usage rows read at once: about 60 MB."""
+_ROWS_AT_ONCE: Final = 260_000
+"""Usage rows read at once: about 80 MB."""
 _LEAST_DEVICES: Final = 100
 _EACH_PAYER: Final = 5
 """The cost of a payer, in devices."""

@@ -267,21 +267,27 @@ def held_usage(
     usage = usage.combine_chunks()
     devices, starts = _device_starts(usage)
     first = usage["hour"].cast(pa.int64()).to_numpy() // QUARTER_US
-    lows, highs = np.minimum.reduceat(first, starts), np.maximum.reduceat(first, starts) + _QUARTERS
-    counted = _counted(usage)
-    whole = {meter: np.add.reduceat(of_hours(values), starts) for meter, values in counted.items()}
-    ends = [*starts[1:].tolist(), usage.num_rows]
+    lows, highs = (of.reduceat(first, starts).tolist() for of in (np.minimum, np.maximum))
+    counted, ends = _counted(usage), [*starts[1:].tolist(), usage.num_rows]
+    # devices that one account has all the time, nearly all, are added up together
+    accounts, wholly = dict[tuple[str, str], int](), list[tuple[int, int]]()
     for at, (device, begin, end) in enumerate(zip(devices, starts.tolist(), ends, strict=True)):
         for one in held.get(device, ()):
-            if one.begin <= lows[at] and highs[at] <= one.end:
-                found = {meter: int(values[at]) for meter, values in whole.items()}
-            else:
-                quarters = first[begin:end, None] + np.arange(_QUARTERS)
-                inside = (one.begin <= quarters) & (quarters < one.end)
-                found = {meter: int(values[begin:end][inside].sum()) for meter, values in counted.items()}
-            for meter, total in found.items():
-                if total:
+            if one.begin <= lows[at] and highs[at] + _QUARTERS <= one.end:
+                wholly.append((at, accounts.setdefault((one.payer, one.account), len(accounts))))
+                continue
+            quarters = first[begin:end, None] + np.arange(_QUARTERS)
+            inside = (one.begin <= quarters) & (quarters < one.end)
+            for meter, values in counted.items():
+                if total := int(values[begin:end][inside].sum()):
                     sums[one.payer][one.account, meter] += total
+    device_at, account_at = np.array(wholly, np.int64).reshape(-1, 2).T
+    for meter, values in counted.items():
+        totals = np.zeros(len(accounts), np.int64)
+        np.add.at(totals, account_at, np.add.reduceat(of_hours(values), starts)[device_at])
+        for (payer, account), total in zip(accounts, totals.tolist(), strict=True):
+            if total:
+                sums[payer][account, meter] += total
     return sums
 
 
