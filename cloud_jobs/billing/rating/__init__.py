@@ -1,6 +1,6 @@
 """Rating: from usage and contracts to charges. Exact until one rounding per pool, and independent of input order."""
 
-from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cells_of_usage, rated_columns
+from cloud_jobs.billing.rating.cells_of_usage import PayerUsage, cell_columns, cells_of_usage, rated_columns
 from cloud_jobs.billing.rating.charges import (
     VAT_INCLUDED,
     Cell,
@@ -18,6 +18,7 @@ from cloud_jobs.billing.rating.charges import (
 )
 from cloud_jobs.billing.rating.pools import PriceBooks
 from cloud_jobs.billing.rating.rate import PeriodUsage, rate
+from cloud_jobs.billing.rating.rate_columns import UsageCharges, charges_in_columns
 
 __all__ = [
     "VAT_INCLUDED",
@@ -33,7 +34,10 @@ __all__ = [
     "PriceBooks",
     "RatedAccount",
     "TaxGroup",
+    "UsageCharges",
+    "cell_columns",
     "cells_of_usage",
+    "charges_in_columns",
     "difference",
     "rate",
     "rated_columns",

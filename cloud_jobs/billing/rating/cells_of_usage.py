@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -275,8 +277,8 @@ class Holdings:
     """The device assignments of some payers, as arrays in the order of device and time. Raises BillingError.
 
     `holder`: account, device, region and attributes. `owner`: account and device. `timetable`: number of the account's
-    timetable. `sells_inferred`: whether the account has a price for inferred entries. `payer_of`: payer number of
-    each holder.
+    timetable. `sells_inferred`: whether the account has a price for inferred entries. `payer_of`, `owner_of`: payer
+    and owner of each holder.
     """
 
     def __init__(self, contracts: Sequence[PayerContract]) -> None:
@@ -284,7 +286,7 @@ class Holdings:
         self.holders: dict[tuple[int, Holder], int] = {}
         self.owners: dict[tuple[int, str, TenantDevice], int] = {}
         self.payer_of: list[int] = []
-        self.owner_payer: list[int] = []
+        self.owner_of: list[int] = []
         self._timetables: dict[object, int] = {}
         self._made: list[tuple[Timetable, int]] = []
         self._inferred: list[bool] = []
@@ -318,14 +320,13 @@ class Holdings:
         device = self.devices.setdefault(one.of_device, len(self.devices))
         holder = payer, Holder(one.account, one.tenant, one.device, one.region, one.attributes)
         owner = payer, one.account, one.of_device
+        owned = self.owners.setdefault(owner, len(self.owners))
         if holder not in self.holders:
             self.holders[holder] = len(self.holders)
             self.payer_of.append(payer)
-        if owner not in self.owners:
-            self.owners[owner] = len(self.owners)
-            self.owner_payer.append(payer)
+            self.owner_of.append(owned)
         begin, end = one.begin_us // QUARTER_US, one.end_us // QUARTER_US
-        return device, begin, end, self.holders[holder], self.owners[owner], timetable
+        return device, begin, end, self.holders[holder], owned, timetable
 
     def _refuse_overlaps(self, rows: list[tuple[int, int, int, int, int, int]]) -> None:
         for before, after in pairwise(rows):
@@ -373,31 +374,27 @@ class Holdings:
 # Provenance of charges: count, times and digest of the usage rows of each account, device and zone.
 
 
-def metered_rows(
-    columns: UsageColumns, holdings: Holdings, row: Ints, holding: Ints
-) -> Iterator[tuple[tuple[int, MeteredKey], MeteredRows]]:
-    """Payer number, key and summary of the usage rows of each account, device and zone.
+def metered_rows(columns: UsageColumns, holdings: Holdings, row: Ints, holding: Ints) -> tuple[Ints, list[MeteredRows]]:
+    """The summaries of the usage rows of each owner and zone, and `owner * zones + zone` of each, ascending.
 
     An hour in which a device changed accounts counts for both if both used something.
     """
     if not len(row):
-        return
+        return np.zeros(0, np.int64), []
     owner = holdings.owner[holding]
     # rows are ordered by device, zone and hour, and an owner has one device, so this orders by zone and hour
     pair = np.unique(owner * (len(columns.hour) + 1) + row)
     owner, row = pair // (len(columns.hour) + 1), pair % (len(columns.hour) + 1)
-    zone, hour = columns.zone[row], columns.hour[row]
-    begin = np.concatenate(([0], np.flatnonzero((np.diff(owner) != 0) | (np.diff(zone) != 0)) + 1))
+    place, hour = owner * len(columns.zones) + columns.zone[row], columns.hour[row]
+    begin = np.concatenate(([0], np.flatnonzero(np.diff(place)) + 1))
     end = np.concatenate((begin[1:], [len(row)]))
-    digests = columns.digests[row].tobytes()
-    owners = list(holdings.owners)
+    digests, size = columns.digests[row].tobytes(), DIGEST_BYTES
     moments = {number: EPOCH + timedelta(hours=number) for number in np.unique(hour).tolist()}
-    numbers = (begin, end, owner[begin], zone[begin], hour[begin], hour[end - 1])
-    for start, stop, of, at, first, last in zip(*(array.tolist() for array in numbers), strict=True):
-        payer, account, device = owners[of]
-        digest = sha256(digests[start * DIGEST_BYTES : stop * DIGEST_BYTES]).hexdigest()
-        key = MeteredKey(account, device.tenant, device.device, columns.zones[at])
-        yield (payer, key), MeteredRows(stop - start, moments[first], moments[last], digest)
+    numbers = (array.tolist() for array in (begin, end, hour[begin], hour[end - 1]))
+    return place[begin], [
+        MeteredRows(stop - at, moments[first], moments[last], sha256(digests[at * size : stop * size]).hexdigest())
+        for at, stop, first, last in zip(*numbers, strict=True)
+    ]
 
 
 METER_OF: Final = {
@@ -411,6 +408,9 @@ METER_OF: Final = {
 }
 """Which meter a column of usage counts: QUANTITIES, and what is sold only where a tariff says so. Active days are
 counted from the rows of the whole device."""
+
+
+METERS: Final = (*Meter,)
 
 
 class PayerUsage(NamedTuple):
@@ -441,8 +441,84 @@ def rated_columns(contracts: Iterable[PayerContract]) -> tuple[str, ...]:
     return ("tenant", "device", "hour", "zone", *(METER_OF if sold else QUANTITIES), "digest", "commit_number")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellColumns:
+    """The cells of many payers as columns, in any order, and the summaries of their usage rows.
+
+    `meter`, `holder`, `zone`, `slot`: places in METERS, `holders`, `zones` and `slots`. `payer_of`, `owner_of`: payer
+    and owner of each holder. `metered`: the rows of `owner * len(zones) + zone` in `metered_at`, ascending.
+    """
+
+    holders: Sequence[Holder]
+    payer_of: Ints
+    owner_of: Ints
+    owners: Sequence[tuple[int, str, TenantDevice]]
+    zones: Sequence[str]
+    slots: Sequence[Slot]
+    meter: Ints
+    holder: Ints
+    zone: Ints
+    slot: Ints
+    quantity: Ints
+    metered_at: Ints
+    metered: Sequence[MeteredRows]
+
+    @cached_property
+    def accounts(self) -> dict[tuple[int, str], int]:
+        """A number for each payer number and account."""
+        found: dict[tuple[int, str], int] = {}
+        for payer, holder in zip(self.payer_of.tolist(), self.holders, strict=True):
+            found.setdefault((payer, holder.account), len(found))
+        return found
+
+    @cached_property
+    def account_of(self) -> Ints:
+        """The account's number of each holder."""
+        pairs = zip(self.payer_of.tolist(), self.holders, strict=True)
+        return np.array([self.accounts[payer, holder.account] for payer, holder in pairs], np.int64)
+
+    def sums(self, payers: int) -> list[Counter[tuple[str, int, Meter]]]:
+        """The quantities of each payer by account, tariff version and meter."""
+        found = [Counter[tuple[str, int, Meter]]() for _ in range(payers)]
+        version = np.array([slot.version for slot in self.slots], np.int64)[self.slot] + 1
+        versions, names = int(version.max(initial=0)) + 1, [*self.accounts]
+        key = (self.account_of[self.holder] * versions + version) * len(METERS) + self.meter
+        keys, of = np.unique(key, return_inverse=True)
+        totals = np.zeros(len(keys), np.int64)
+        np.add.at(totals, of, self.quantity)
+        for one, total in zip(keys.tolist(), totals.tolist(), strict=True):
+            rest, meter = divmod(one, len(METERS))
+            payer, account = names[rest // versions]
+            found[payer][account, rest % versions - 1, METERS[meter]] = total
+        return found
+
+    def of_payers(self, wanted: NDArray[np.bool_]) -> list[PayerUsage]:
+        """The cells and rows of the wanted payers one by one; nothing of the others."""
+        found = [PayerUsage([], {}) for _ in wanted]
+        if not wanted.any():
+            return found
+        add = [found[payer].cells.append for payer in self.payer_of.tolist()]
+        at = np.flatnonzero(wanted[self.payer_of[self.holder]])
+        columns = (self.meter, self.holder, self.zone, self.slot, self.quantity)
+        for meter, holder, zone, slot, quantity in zip(*(array[at].tolist() for array in columns), strict=True):
+            account, tenant, device, region, attributes = self.holders[holder]
+            place = account, tenant, device, region, METERS[meter], self.zones[zone]
+            add[holder](Cell(*place, *self.slots[slot], quantity, attributes))
+        for number, rows in zip(self.metered_at.tolist(), self.metered, strict=True):
+            owner, zone = divmod(number, len(self.zones))
+            payer, account, device = self.owners[owner]
+            if wanted[payer]:
+                found[payer].metered[MeteredKey(account, *device, self.zones[zone])] = rows
+        return found
+
+
 def cells_of_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> list[PayerUsage]:
-    """The usage of each payer's devices, in the order of the contracts.
+    """`cell_columns` one by one, in the order of the contracts."""
+    return cell_columns(contracts, usage).of_payers(np.ones(len(contracts), np.bool_))
+
+
+def cell_columns(contracts: Sequence[PayerContract], usage: pa.Table) -> CellColumns:
+    """The usage of the payers' devices.
 
     `usage` has `rated_columns`, in any order. Rows of other devices and times are ignored; of rows with one key the
     last commit counts. Raises BillingError.
@@ -453,12 +529,22 @@ def cells_of_usage(contracts: Sequence[PayerContract], usage: pa.Table) -> list[
     last = int(holdings.end.max()) // QUARTERS + 1 if len(holdings.end) else first + 1
     names = tuple(METER_OF) if holdings.sells_inferred.any() else QUANTITIES
     columns = UsageColumns(usage, holdings.devices, (first, last), names)
+    # "" for meters without zones; their rows are those of the whole device
+    columns.zones += [zone for zone in ("", WHOLE_DEVICE) if zone not in columns.zones]
     parts = _parts(columns, holdings)
-    found = [PayerUsage([], {}) for _ in contracts]
-    _add_cells(found, columns, holdings, parts)
-    for (payer, key), rows in metered_rows(columns, holdings, parts.row, parts.holding):
-        found[payer].metered[key] = rows
-    return found
+    slots, numbers = _cells(columns, holdings, parts)
+    metered_at, metered = metered_rows(columns, holdings, parts.row, parts.holding)
+    return CellColumns(
+        holders=[holder for _, holder in holdings.holders],
+        payer_of=np.array(holdings.payer_of, np.int64),
+        owner_of=np.array(holdings.owner_of, np.int64),
+        owners=[*holdings.owners],
+        zones=columns.zones,
+        slots=slots,
+        **dict(zip(("meter", "holder", "zone", "slot", "quantity"), numbers, strict=True)),
+        metered_at=metered_at,
+        metered=metered,
+    )
 
 
 def _parts(columns: UsageColumns, holdings: Holdings) -> Parts:
@@ -491,27 +577,27 @@ def _parts(columns: UsageColumns, holdings: Holdings) -> Parts:
     return Parts(row, quarter, holding, run, tuple(values[some] for values in quantities))
 
 
-def _add_cells(found: list[PayerUsage], columns: UsageColumns, holdings: Holdings, parts: Parts) -> None:
+def _cells(columns: UsageColumns, holdings: Holdings, parts: Parts) -> tuple[tuple[Slot, ...], list[Ints]]:
+    """The slots of cells; meter, holder, zone, slot and quantity of each cell."""
+    found: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
     if not len(parts.row):
-        return
+        return holdings.slots, [*found[0]]
     holder, slot, zone = holdings.holder[parts.holding], holdings.run_slot[parts.run], columns.zone[parts.row]
-    slots, zones = len(holdings.slots), len(columns.zones)
+    slots, zones, nowhere = len(holdings.slots), len(columns.zones), columns.zones.index("")
     key = (holder * zones + zone) * slots + slot
     order = np.argsort(key, kind="stable")
     begin = np.concatenate(([0], np.flatnonzero(np.diff(key[order])) + 1))
     group = key[order[begin]]
-    rows: list[tuple[Meter, Ints, Ints]] = []
     for meter, values in zip(METER_OF.values(), parts.quantities, strict=False):
         sums = np.add.reduceat(values[order], begin)
         assert int(sums.sum()) == int(values.sum()), "each quantity is in one cell"
-        rows.append((meter, group[sums > 0], sums[sums > 0]))
-    active_slots, days = _active_days(holdings, parts)
-    holders = [holder for _, holder in holdings.holders]
-    for meter, keys, sums in rows:
-        spread = keys // slots // zones, keys // slots % zones, keys % slots, sums
-        _append(found, meter, (holdings.payer_of, holders, columns.zones, holdings.slots), spread)
-    spread = days[0], np.zeros(len(days[0]), np.int64), days[1], days[2]
-    _append(found, Meter.ACTIVE_DAY, (holdings.payer_of, holders, [""], active_slots), spread)
+        keys, sums = group[sums > 0], sums[sums > 0]
+        place = np.full(len(keys), nowhere) if meter in WITHOUT_ZONE else keys // slots % zones
+        found.append((np.full(len(keys), METERS.index(meter)), keys // slots // zones, place, keys % slots, sums))
+    active_slots, (holder, slot, days) = _active_days(holdings, parts)
+    meter, nowhere = np.full(len(days), METERS.index(Meter.ACTIVE_DAY)), np.full(len(days), nowhere)
+    found.append((meter, holder, nowhere, slot + slots, days))
+    return holdings.slots + active_slots, [np.concatenate(column) for column in zip(*found, strict=True)]
 
 
 def _active_days(holdings: Holdings, parts: Parts) -> tuple[tuple[Slot, ...], tuple[Ints, Ints, Ints]]:
@@ -532,20 +618,3 @@ def _active_days(holdings: Holdings, parts: Parts) -> tuple[tuple[Slot, ...], tu
     slot = numbers[holdings.run_slot[parts.run[active]]]
     key, counts = np.unique(holdings.holder[parts.holding[active]] * len(plain) + slot, return_counts=True)
     return tuple(plain), (key // len(plain), key % len(plain), counts.astype(np.int64))
-
-
-def _append(
-    found: list[PayerUsage],
-    meter: Meter,
-    names: tuple[list[int], list[Holder], list[str], tuple[Slot, ...]],
-    numbers: tuple[Ints, Ints, Ints, Ints],
-) -> None:
-    payer_of, holders, zones, slots = names
-    if meter in WITHOUT_ZONE:
-        zones = [""] * len(zones)
-    add = [found[payer].cells.append for payer in payer_of]
-    for holder, zone, slot, quantity in zip(*(array.tolist() for array in numbers), strict=True):
-        account, tenant, device, region, attributes = holders[holder]
-        day, window, version = slots[slot]
-        of = account, tenant, device, region, meter, zones[zone], day, window, version, quantity, attributes
-        add[holder](Cell(*of))

@@ -9,6 +9,7 @@ from datetime import date, datetime
 from fractions import Fraction
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,7 @@ from cloud_jobs.billing.rating.pools import (
     split_exact,
     whole_units,
 )
+from cloud_jobs.billing.rating.rate_columns import UsageCharges
 from cloud_jobs.billing.rating.rate_facts import PricedFact, priced_facts
 from cloud_jobs.billing.rating.terms import cap_text
 from cloud_jobs.billing.units import Meter, round_ratio
@@ -88,7 +90,10 @@ class AccountRating:
         contract: PayerContract,
         metered: Metered,
         earlier: EarlierPeriods | None = None,
+        *,
+        charges: Sequence[Charge] = (),
     ) -> None:
+        """`charges`: of all usage, if they are made already."""
         self.account = terms.id
         self.terms = terms
         self.book = book
@@ -97,6 +102,7 @@ class AccountRating:
         self.capped_versions: set[int] = set()
         self._contract = contract
         self._metered = metered
+        self._charges = charges
         self._shared = (earlier or EarlierPeriods()).pools
         self._dated: dict[RatedPrice, RatedPrice] = {}
         self._is_capped_by_day = any(book.capped_by_day)
@@ -143,7 +149,7 @@ class AccountRating:
     def usage_charges(self) -> list[Charge]:
         """One charge for each place and price, unordered. Raises BillingError above the last tier."""
         shares = [(of[2], share) for of, uses in self._pools.items() for share in pool_shares(uses)]
-        charges: list[Charge] = []
+        charges = [*self._charges]
         account, kind, rows_of, known = self.account, ChargeKind.USAGE, self._metered.get, dict[object, MeteredRows]()
         for pool, share in (*shares, *self._shared.shares_of(account)):
             (_, region, tenant, device, zone, window), text, tax, quantity, free, amount = share
@@ -158,7 +164,7 @@ class AccountRating:
             if of_facts not in known:
                 known[of_facts] = rows_of_facts(one.fact for one in facts)
             charges.append(Charge(key, quantity, free, amount, known[of_facts]))
-        return _one_of_each_key(charges)
+        return _one_of_each_key(charges) if len(charges) > len(self._charges) else charges
 
     def add_facts(self, facts: Iterable[PricedFact]) -> None:
         """Facts are charged one by one, but add up to one charge for each place and price."""
@@ -487,11 +493,15 @@ def net_of_gross(charges: Sequence[Charge]) -> tuple[list[Charge], int]:
 
 
 class PeriodUsage(NamedTuple):
-    """The usage of a payer's devices in a period, the rows that it comes from, and the facts."""
+    """The usage of a payer's devices in a period, the rows that it comes from, and the facts.
+
+    `charges`: of the usage of accounts, by `charges_in_columns`, instead of cells.
+    """
 
     cells: Iterable[Cell]
     metered: Metered
     facts: Facts = NO_FACTS
+    charges: UsageCharges = MappingProxyType({})
 
 
 def rate(
@@ -502,17 +512,18 @@ def rate(
     facts: Facts = NO_FACTS,
     *,
     earlier: Sequence[PeriodUsage] = (),
+    usage_charges: UsageCharges = MappingProxyType({}),
 ) -> RatedAccount:
     """The charges of a payer and its children, and the tax on them.
 
     Cells and facts may come in any order. Each account is rated by itself: usage and facts, daily caps, period caps,
     fees, minimum fee. `books`: a cache to share between payers. `earlier`: the usage of the contract's earlier periods.
-    Raises BillingError.
+    `usage_charges`: see `PeriodUsage`. Raises BillingError.
     """
     books, before = books or PriceBooks(), EarlierPeriods()
     for one, of_one in zip(contract.earlier, earlier, strict=True):
         _charges_of(one, of_one, books, before)
-    charges, gross = _charges_of(contract, PeriodUsage(cells, metered, facts), books, before)
+    charges, gross = _charges_of(contract, PeriodUsage(cells, metered, facts, usage_charges), books, before)
     _check_bounds([*charges, *gross])
     # the tax of each group by itself is what was shown
     taxes = {tax: tax_group(tax, None, net).tax_minor for tax, net in by_tax(charges).items()}
@@ -556,7 +567,14 @@ def account_bills(
 ) -> list[tuple[AccountRating, AccountBill]]:
     """The bill of each account of a payer for a period, which is then before the next one. Raises BillingError."""
     ratings = {
-        terms.id: AccountRating(terms, books.book(terms.spans, contract), contract, used.metered, before)
+        terms.id: AccountRating(
+            terms,
+            books.book(terms.spans, contract),
+            contract,
+            used.metered,
+            before,
+            charges=used.charges.get(terms.id, ()),
+        )
         for terms in contract.accounts
     }
     for cell in used.cells:

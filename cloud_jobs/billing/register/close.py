@@ -17,6 +17,7 @@ from itertools import groupby, zip_longest
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
@@ -32,7 +33,9 @@ from cloud_jobs.billing.rating import (
     PeriodUsage,
     PriceBooks,
     RatedAccount,
-    cells_of_usage,
+    UsageCharges,
+    cell_columns,
+    charges_in_columns,
     rate,
     rated_columns,
 )
@@ -249,10 +252,14 @@ TakeDevices = Callable[[Sequence[TenantDevice]], None]
 
 @dataclass(slots=True)
 class _Used:
-    """The usage of a payer's devices, added up over parts of them. `open_ends`: why earlier periods are not final."""
+    """The usage of a payer's devices, added up over parts of them. `charges`: instead of cells, if one part has all.
+    `open_ends`: why earlier periods are not final.
+    """
 
     cells: list[Cell] = field(default_factory=list)
     metered: dict[MeteredKey, MeteredRows] = field(default_factory=dict)
+    charges: UsageCharges = field(default_factory=dict)
+    quantities: Counter[tuple[str, int, Meter]] = field(default_factory=Counter)
     assigned: Counter[tuple[str, Meter]] = field(default_factory=Counter)
     records: RecordSums = field(default_factory=RecordSums)
     facts: dict[TenantDevice, DeviceFacts] = field(default_factory=dict)
@@ -271,10 +278,11 @@ class UsageReader:
     certifies: bool = True
     miscounted: Mapping[TenantDevice, tuple[int, int]] = field(default_factory=dict)
 
-    def read(self, contracts: Sequence[PayerContract]) -> dict[str, _Used]:
+    def read(self, contracts: Sequence[PayerContract], books: PriceBooks | None = None) -> dict[str, _Used]:
         """The usage and certificates of each payer's devices.
 
-        Raises BillingError if the usage of any of them cannot be rated.
+        `books`: usage is charged in columns where that is possible. Raises BillingError if the usage of any of them
+        cannot be rated.
         """
         used = {one.id: _Used() for one in contracts}
         columns = (*rated_columns(contracts), *OBSERVED_COLUMNS)
@@ -282,9 +290,7 @@ class UsageReader:
         columns += RECORDS_COLUMNS if self.against_records else ()
         for part in usage_parts(self.lake, self.snapshot, contracts, [*dict.fromkeys(columns)]):
             of_part = [agreed[name] for name in part.payers]
-            for name, found in zip(part.payers, cells_of_usage(of_part, part.rows), strict=True):
-                used[name].cells += found.cells
-                used[name].metered.update(found.metered)
+            _add_cells(used, of_part, part, books)
             for name, sums in assigned_usage(of_part, part.rows).items():
                 used[name].assigned.update(sums)
             if self.against_records:
@@ -318,6 +324,24 @@ class UsageReader:
             made = certificates_of_spans(self.lake, self.snapshot, spans, bounds, part.rows)
             for device, one in made.items():
                 used[asked[device].id].certificates[device] = one
+
+
+def _add_cells(
+    used: Mapping[str, _Used], of_part: Sequence[PayerContract], part: UsagePart, books: PriceBooks | None
+) -> None:
+    cells, charged, known = cell_columns(of_part, part.rows), dict[int, UsageCharges](), {*part.devices}
+    if books is not None:
+        charged = charges_in_columns(of_part, cells, books)
+    # pools of an account need all of its devices
+    charged = {at: charges for at, charges in charged.items() if known.issuperset(of_part[at].devices)}
+    by_cell = np.array([at not in charged for at in range(len(of_part))], np.bool_)
+    sums, found = cells.sums(len(of_part)), cells.of_payers(by_cell)
+    for at, name in enumerate(part.payers):
+        its = used[name]
+        its.charges = charged.get(at, {})
+        its.cells += found[at].cells
+        its.metered.update(found[at].metered)
+        its.quantities.update(sums[at])
 
 
 def _add_records(used: Mapping[str, _Used], payers_of: Mapping[TenantDevice, list[str]], made: MeteredRecords) -> None:
@@ -527,8 +551,9 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
 
     Raises LakeError, StoreUnavailable.
     """
+    books = PriceBooks()
     try:
-        used = reader.read(contracts)
+        used = reader.read(contracts, books)
     except BillingError:
         if len(contracts) > 1:
             # one payer is at fault; rate each by itself
@@ -536,17 +561,16 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
                 yield from rate_payers(reader, [one])
             return
         used = {}
-    books = PriceBooks()
     for one in contracts:
         its = used.get(one.id)
         try:
             if its is None:
-                its = reader.read([one])[one.id]
-            rated = rate(one, its.cells, its.metered, books, its.facts, earlier=its.earlier)
+                its = reader.read([one], books)[one.id]
+            rated = rate(one, its.cells, its.metered, books, its.facts, earlier=its.earlier, usage_charges=its.charges)
         except BillingError as fault:
             yield UnratedPayer(one, str(fault))
             continue
-        totals = control_totals(one, its.assigned, its.cells, rated)
+        totals = control_totals(one, its.assigned, its.quantities, rated)
         if reader.against_records:
             wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
             totals = (*record_totals(one.id, its.records, wrong), *totals)

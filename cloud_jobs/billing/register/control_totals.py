@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import PayerContract
-from cloud_jobs.billing.rating import Cell, ChargeKind, RatedAccount
+from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, of_hours, quarters_of
 from cloud_jobs.billing.units import FACTS, WITHOUT_ZONE, Meter
 from cloud_jobs.billing.usage import MAX_SEGMENT
@@ -378,19 +378,17 @@ def record_totals(
 
 
 def control_totals(
-    contract: PayerContract, usage: Sums, cells: Iterable[Cell], rated: RatedAccount
+    contract: PayerContract, usage: Sums, cells: Mapping[tuple[str, int, Meter], int], rated: RatedAccount
 ) -> tuple[ControlTotal, ...]:
-    """The totals of a payer and period. `usage`: quantities of its accounts, summed independently of rating.
+    """The totals of a payer and period. `usage`: quantities of its accounts, summed independently of rating; `cells`:
+    those that rating has, by account, tariff version and meter.
 
     Active days are counted, not summed; only their charges are compared.
     """
     sold = sold_meters(contract)
     assigned: Counter[tuple[str, Meter]] = Counter()
     priced: Counter[tuple[str, Meter]] = Counter()
-    of_version: defaultdict[tuple[str, int, Meter], int] = defaultdict(int)
-    for cell in cells:
-        of_version[cell.account, cell.version, cell.meter] += cell.quantity
-    for of, quantity in of_version.items():
+    for of, quantity in cells.items():
         assigned[of[0], of[2]] += quantity
         priced[of[0], of[2]] += quantity if of in sold else 0
     charged = _charged(rated)
