@@ -8,31 +8,37 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cloud_jobs.billing.contracts import Contracts, Tariff
+from cloud_jobs.billing.contracts import Contracts, PayerContract, Tariff
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import (
     Cell,
     Charge,
     ChargeKey,
     ChargeKind,
+    PriceBooks,
     RatedAccount,
+    cell_columns,
     cells_of_usage,
+    charges_in_columns,
     difference,
     rate,
     taken_back,
     tax_group,
 )
 from cloud_jobs.billing.rating.charges import MOST_MINOR
+from cloud_jobs.billing.rating.pools import Exact, split
+from cloud_jobs.billing.rating.rate_columns import split_columns
 from cloud_jobs.billing.register.closing import PeriodKey
 from cloud_jobs.billing.register.control_totals import assigned_usage
 from cloud_jobs.billing.register.tables import charge_columns, charge_rows, charges_from
-from cloud_jobs.billing.units import Meter
+from cloud_jobs.billing.units import Meter, round_ratio
 from simulator.truth import quarters_of
 from tests.cloud_jobs.billing.contracts.makers import (
     MARCH,
@@ -208,12 +214,39 @@ def test_payers_that_are_rated_together_are_rated_as_each_by_itself(
         ),
     )
     rows = one[1] + [row | {"tenant": "rival"} for row in other[1]]
-    together = cells_of_usage([first, second], table(rows))
+    columns = cell_columns([first, second], table(rows))
+    together = columns.of_payers(np.ones(2, np.bool_))
     apart = [*cells_of_usage([first], table(rows)), *cells_of_usage([second], table(rows))]
     assert [sorted(map(_order, found.cells)) for found in together] == [
         sorted(map(_order, found.cells)) for found in apart
     ]
     assert [found.metered for found in together] == [found.metered for found in apart]
+    # in columns, or else cell by cell
+    for number, charges in charges_in_columns([first, second], columns, PriceBooks()).items():
+        contract = (first, second)[number]
+        assert _outcome(contract, (), {}, usage_charges=charges) == _outcome(contract, *apart[number])
+
+
+def _outcome(contract: PayerContract, *usage: Any, **charges: Any) -> RatedAccount | str:
+    try:
+        return rate(contract, *usage, **charges)
+    except BillingError as fault:
+        return str(fault)
+
+
+@few
+@given(st.lists(st.tuples(st.integers(0, 2**59), st.integers(1, 2**30), st.lists(st.integers(1, 2**28), min_size=1))))
+def test_many_totals_are_split_as_each_by_itself(totals: list[tuple[int, int, list[int]]]) -> None:
+    totals = [one for one in totals if one[0] < one[1] << 49 and one[1] * sum(one[2]) < 1 << 60]
+    exact = [Exact(*one[:2]) for one in totals]
+    whole, weights = [round_ratio(*one) for one in exact], [weight for one in totals for weight in one[2]]
+    of = [at for at, one in enumerate(totals) for _ in one[2]]
+    below = [one[1] * sum(one[2]) for one in totals]
+    columns = (np.array(one, np.int64) for one in (whole, [one[0] for one in totals], below, weights, of))
+    apart = [
+        part for one, of_one, total in zip(whole, exact, totals, strict=True) for part in split(one, of_one, total[2])
+    ]
+    assert split_columns(*columns).tolist() == apart
 
 
 @few
