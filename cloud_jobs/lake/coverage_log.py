@@ -400,7 +400,9 @@ def _of(devices: Collection[TenantDevice]) -> list[list[tuple[str, str, Any]]]:
     named: dict[str, list[str]] = {}
     for tenant, device in sorted(devices):
         named.setdefault(tenant, []).append(device)
-    return [[("tenant", "=", tenant), ("device", "in", names)] for tenant, names in named.items()]
+    # bounds select the row groups
+    bounds = {tenant: [("device", ">=", names[0]), ("device", "<=", names[-1])] for tenant, names in named.items()}
+    return [[("tenant", "=", tenant), *bounds[tenant], ("device", "in", names)] for tenant, names in named.items()]
 
 
 def _replaced(

@@ -265,7 +265,8 @@ def _rows_of_devices(
     if not devices:
         return empty
     tenants, names = sorted({one.tenant for one in devices}), sorted({one.device for one in devices})
-    wanted = wanted | {"tenant": (tenants[0], tenants[-1]), "device": (names[0], names[-1])}
+    # devices first: they decide about most row groups
+    wanted = {"device": (names[0], names[-1]), "tenant": (tenants[0], tenants[-1]), **wanted}
     with lake.damage_as_error(table):
         stored, mine = StoredFiles.of(lake.open(table), table), DeviceFilter(devices)
         stored = stored.of_days(*(day.date() for day in days)) if days else stored

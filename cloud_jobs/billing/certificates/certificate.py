@@ -255,6 +255,7 @@ def _is_stated_whole(coverage: Coverage, end_us: int) -> bool:
 
 
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+_UNSEALED: Final = "\0"
 _MAX_RANGES: Final = 20
 _NO_REACH: Final = Reach()
 _NOTHING: Final = Observed()
@@ -386,11 +387,11 @@ def _shown(seqs: SeqRanges) -> str:
 
 def _sealed(content: dict[str, Any]) -> tuple[str, str]:
     """The digest of some content, and the canonical JSON of both, encoded once."""
-    name = "digest"
-    before, after = ({key: content[key] for key in content if (key < name) is first} for first in (True, False))
-    head, tail = _ENCODER.encode(before)[:-1], _ENCODER.encode(after)[1:]
-    found = hashlib.sha256(f"{head},{tail}".encode()).hexdigest()
-    return found, f'{head},"{name}":"{found}",{tail}'
+    text = _ENCODER.encode(content | {"digest": _UNSEALED})
+    # no value of the content has this key, and quotes within texts are escaped
+    head, tail = text.split(f'"digest":{_ENCODER.encode(_UNSEALED)},')
+    found = hashlib.sha256(f"{head}{tail}".encode()).hexdigest()
+    return found, f'{head}"digest":"{found}",{tail}'
 
 
 def certify(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -141,7 +141,7 @@ def observed_usage(
     if not rows.num_rows:
         return {}
     device, names, within = _quarters_within(rows, hours_of)
-    sums: dict[str, Any] = {name: _sums(rows[name], within, device, len(names)) for name in _OBSERVED}
+    sums = {name: _sums(rows[name], within, device, len(names)).tolist() for name in _OBSERVED}
     begins = _quarter_begins(rows)
     last = np.full(len(names), -1)
     positions = np.where(within & (quarters_of(rows["positions"]) > 0), begins, -1)
@@ -162,7 +162,7 @@ def observed_usage(
     ways = _odometer_ways(lake, snapshot, readings)
     return {
         name: Observed(
-            **{of: int(one[at]) for of, one in sums.items()},
+            **{of: one[at] for of, one in sums.items()},
             unreadable=tuple(sorted((+unreadable[at]).items())),
             positions_until="" if last[at] < 0 else stamp(moment_of(int(last[at])) + _QUARTER),
             unknown_after=after[at],

@@ -502,13 +502,14 @@ class CellColumns:
         columns = (self.meter, self.holder, self.zone, self.slot, self.quantity)
         for meter, holder, zone, slot, quantity in zip(*(array[at].tolist() for array in columns), strict=True):
             account, tenant, device, region, attributes = self.holders[holder]
-            place = account, tenant, device, region, METERS[meter], self.zones[zone]
-            add[holder](Cell(*place, *self.slots[slot], quantity, attributes))
+            day, window, version = self.slots[slot]
+            of = account, tenant, device, region, METERS[meter], self.zones[zone], day, window, version
+            add[holder](Cell._make((*of, quantity, attributes)))
         for number, rows in zip(self.metered_at.tolist(), self.metered, strict=True):
             owner, zone = divmod(number, len(self.zones))
             payer, account, device = self.owners[owner]
             if wanted[payer]:
-                found[payer].metered[MeteredKey(account, *device, self.zones[zone])] = rows
+                found[payer].metered[MeteredKey(account, device.tenant, device.device, self.zones[zone])] = rows
         return found
 
 
@@ -595,8 +596,8 @@ def _cells(columns: UsageColumns, holdings: Holdings, parts: Parts) -> tuple[tup
         place = np.full(len(keys), nowhere) if meter in WITHOUT_ZONE else keys // slots % zones
         found.append((np.full(len(keys), METERS.index(meter)), keys // slots // zones, place, keys % slots, sums))
     active_slots, (holder, slot, days) = _active_days(holdings, parts)
-    meter, nowhere = np.full(len(days), METERS.index(Meter.ACTIVE_DAY)), np.full(len(days), nowhere)
-    found.append((meter, holder, nowhere, slot + slots, days))
+    alike = (np.full(len(days), number) for number in (METERS.index(Meter.ACTIVE_DAY), nowhere))
+    found.append((next(alike), holder, next(alike), slot + slots, days))
     return holdings.slots + active_slots, [np.concatenate(column) for column in zip(*found, strict=True)]
 
 

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import PayerContract, Pool, Span
+from cloud_jobs.billing.contracts.attributes import Attributes
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating.cells_of_usage import METERS, CellColumns, Ints
+from cloud_jobs.billing.rating.cells_of_usage import METERS, CellColumns, Ints, Slot
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind
 from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, PriceBooks, RatedPrice, pool_shares
-from cloud_jobs.billing.units import WITHOUT_ZONE
+from cloud_jobs.billing.units import WITHOUT_ZONE, Meter
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 
 UsageCharges = Mapping[str, Sequence[Charge]]
@@ -120,7 +121,7 @@ class _Pricing:
     def _prices_of(self, cells: CellColumns) -> Ints:
         """The number of each cell's price."""
         numbers: dict[tuple[int, Any], int] = {}
-        books = list[tuple[PriceBook | None, Any]]()
+        books = list[tuple[PriceBook | None, Attributes]]()
         of_holder = []
         for payer, one in zip(cells.payer_of.tolist(), cells.holders, strict=True):
             book = self._books.get((payer, one.account)) if self.is_plain[payer] else None
@@ -135,12 +136,13 @@ class _Pricing:
         alike, of = np.unique(code, return_inverse=True)
         places = np.unravel_index(alike, (len(books) + 1, *sizes))
         found = [
-            self._price(*books[number], cells.slots[slot], METERS[meter], cells.zones[zone])
+            self._price(books[number], cells.slots[slot], METERS[meter], cells.zones[zone])
             for number, slot, meter, zone in zip(*(place.tolist() for place in places), strict=True)
         ]
         return np.array(found, np.int64)[of]
 
-    def _price(self, book: PriceBook | None, attributes: Any, slot: Any, meter: Any, zone: str) -> int:
+    def _price(self, pricing: tuple[PriceBook | None, Attributes], slot: Slot, meter: Meter, zone: str) -> int:
+        book, attributes = pricing
         if book is None or slot.version < 0:
             return _CHARGED_ALONE
         try:
@@ -287,7 +289,7 @@ def _other_shares(pools: _Pools, pool: int, pricing: _Pricing) -> list[tuple[int
     _, seats, zones, prices, quantities = (column[of_pool].tolist() for column in pools.uses)
     for seat, zone, number, quantity in zip(seats, zones, prices, quantities, strict=True):
         price = pricing.prices[number]
-        place = Place(*pricing.seats.texts[seat][1:], pricing.zones.texts[zone], price.window)
+        place = Place._make((*pricing.seats.texts[seat][1:], pricing.zones.texts[zone], price.window))
         numbers[place] = seat, zone
         uses[price, place] += quantity
     try:

@@ -329,11 +329,10 @@ class UsageReader:
 def _add_cells(
     used: Mapping[str, _Used], of_part: Sequence[PayerContract], part: UsagePart, books: PriceBooks | None
 ) -> None:
-    cells, charged, known = cell_columns(of_part, part.rows), dict[int, UsageCharges](), {*part.devices}
-    if books is not None:
-        charged = charges_in_columns(of_part, cells, books)
+    cells, known = cell_columns(of_part, part.rows), {*part.devices}
+    made = {} if books is None else charges_in_columns(of_part, cells, books)
     # pools of an account need all of its devices
-    charged = {at: charges for at, charges in charged.items() if known.issuperset(of_part[at].devices)}
+    charged = {at: charges for at, charges in made.items() if known.issuperset(of_part[at].devices)}
     by_cell = np.array([at not in charged for at in range(len(of_part))], np.bool_)
     sums, found = cells.sums(len(of_part)), cells.of_payers(by_cell)
     for at, name in enumerate(part.payers):
