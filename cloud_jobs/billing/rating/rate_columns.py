@@ -273,8 +273,8 @@ def split_columns(whole: Ints, numerator: Ints, denominator: Ints, weights: Ints
     # The product may need 128 bits. Of the quotient by floats, which is at most 2 off, the rest is small, and so exact
     # in 64 bits that overflow.
     part = (weights.astype(np.float64) * top / bottom).astype(np.int64)
-    rest = weights * top - part * bottom
-    part, rest = part + rest // bottom, rest % bottom
+    more, rest = np.divmod(weights * top - part * bottom, bottom)
+    part += more
     left = whole - np.add.reduceat(part, first)
     order = np.lexsort((np.arange(len(of)), -rest, of))
     part[order] += np.arange(len(of)) - first[of] < left[of]
