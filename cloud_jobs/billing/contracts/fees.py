@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from cloud_jobs.billing.contracts.attributes import Selector
-from cloud_jobs.billing.contracts.fields import Id, SignedAmount, SignedPercent, Text, Vat
+from cloud_jobs.billing.contracts.fields import Id, PrintedName, SignedAmount, SignedPercent, Vat
 from cloud_jobs.billing.contracts.prices import Pool, Selects
 
 
@@ -54,7 +54,7 @@ class Fee(Selects):
     """
 
     id: Id
-    name: Annotated[Text, Field(max_length=200)]
+    name: PrintedName
     amount: SignedAmount | None = None
     percent: SignedPercent | None = None
     scope: Literal[Pool.DEVICE, Pool.ACCOUNT] = Pool.ACCOUNT
@@ -95,8 +95,6 @@ class Fee(Selects):
             raise ValueError(f"fee {self.id!r} is charged once, on its begin: write a begin and no end")
         if self.begin and self.end and self.end <= self.begin:
             raise ValueError(f"fee {self.id!r} ends on {self.end}, which is not after its begin, {self.begin}")
-        if ": " in self.name:
-            raise ValueError(f"fee {self.id!r}: leave ': ' out of its name; on documents its terms follow it")
         return self
 
 

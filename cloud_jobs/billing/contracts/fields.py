@@ -192,7 +192,17 @@ WireName = Annotated[str, StringConstraints(pattern=rf"^{DEVICE_PATTERN.pattern}
 """A tenant, device or region as batches name it."""
 Zone = Annotated[str, AfterValidator(_zone)]
 """What the id of a fence or gate may be, or ""."""
+
+
+def _without_terms(name: str) -> str:
+    if ": " in name or ";" in name:
+        raise ValueError(f"leave ': ' and ';' out of {name!r}; on documents other words follow it")
+    return name
+
+
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True), AfterValidator(readable)]
+PrintedName = Annotated[Text, Field(max_length=200), AfterValidator(_without_terms)]
+"""A name before other words of a line."""
 Country = Annotated[str, AfterValidator(_country)]
 """ISO 3166-1 alpha-2."""
 Currency = Annotated[str, _checked_by(exponent)]

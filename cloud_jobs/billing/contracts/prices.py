@@ -12,7 +12,7 @@ from typing import Annotated, Final, NamedTuple, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from cloud_jobs.billing.contracts.attributes import Factors, Selector, selector_text
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, UnitAmount, Vat, Zone
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Id, PrintedName, UnitAmount, Vat, Zone
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, MeterZones
 
 ANY_ZONE: Final = "*"
@@ -145,6 +145,7 @@ class PricePlace(NamedTuple):
 class Price(Contract):
     """The price of one unit of a meter in a zone and a window ("": when no other window has a price).
 
+    `name`: printed instead of the meter.
     Each price has its own allowance, tiers and rounding, by device or account and `span`; prices that name a pool of
     the tariff share its own. `step`: the units that a pool pays for are rounded up to whole steps. `step_amount`: of
     each step, instead of `unit_amount`; of a stay without `step`, of all of it. `vat`: None: the payer's.
@@ -157,6 +158,7 @@ class Price(Contract):
     """
 
     meter: Meter
+    name: PrintedName | None = None
     zone: Zone = ""
     window: str = ""
     unit: str

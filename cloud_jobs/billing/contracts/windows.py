@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cloud_jobs.billing.contracts.fees import LocalDay
-from cloud_jobs.billing.contracts.fields import Contract, Id
+from cloud_jobs.billing.contracts.fields import Contract, Id, PrintedName
 from geo.reference.moments import Moment
 
 # Calendars.
@@ -113,7 +113,8 @@ def _each_day(given: Any) -> Any:
 
 
 class Window(Contract):
-    """A window of local time. `days`: the days on which it begins, `mon-fri`; without them, all.
+    """A window of local time. `name`: printed beside its hours. `days`: the days on which it begins, `mon-fri`;
+    without them, all.
 
     `hours`: `["06:30-07:00"]`. What does not end after its begin ends on the next day.
     `season`, `holidays`: it begins only on days of this season of the tariff's calendar, without its holidays, or only
@@ -121,6 +122,7 @@ class Window(Contract):
     """
 
     id: Id
+    name: PrintedName | None = None
     days: Annotated[tuple[Weekday, ...], BeforeValidator(_each_day), Field(min_length=1)] = WEEKDAYS
     hours: Annotated[
         tuple[Annotated[str, AfterValidator(_hours)], ...],
@@ -190,7 +192,8 @@ class Window(Contract):
         more = ", …" if len(self.hours) > MAX_TIMES else ""
         season = f", season {self.season}" if self.season else ""
         holidays = f", {self.holidays} holidays" if self.holidays else ""
-        return f"{self.id} ({days} {', '.join(self.hours[:MAX_TIMES])}{more}{season}{holidays})"
+        name = f": {self.name}" if self.name else ""
+        return f"{self.id}{name} ({days} {', '.join(self.hours[:MAX_TIMES])}{more}{season}{holidays})"
 
 
 def overlaps_of(windows: Sequence[Window]) -> Iterator[str]:

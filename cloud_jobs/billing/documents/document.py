@@ -50,7 +50,7 @@ from cloud_jobs.billing.rating import (
     TaxGroup,
     tax_group,
 )
-from cloud_jobs.billing.rating.terms import unit_of
+from cloud_jobs.billing.rating.terms import name_of, unit_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from geo.reference.moments import stamp
 from geo.spatial.ids import UNSHOWN
@@ -303,13 +303,14 @@ def _stated(meter: Meter | None, quantity: int, amount_minor: int, currency: str
 
 
 def _item_name(key: ChargeKey) -> str:
+    name = name_of(key.price)
     if key.kind is ChargeKind.FEE:
-        return key.price.partition(": ")[0]
+        return name
     if key.kind is not ChargeKind.USAGE or key.meter is None:
         # a cap covers all places; its price names several meters
         return ": ".join(part for part in (key.kind.value.capitalize(), key.meter and key.meter.value) if part)
     place, window = place_text(key.meter, key.zone), key.window and f"window {key.window}"
-    return ", ".join(part for part in (key.meter.value.capitalize(), place, window) if part)
+    return ", ".join(part for part in (name or key.meter.value.capitalize(), place, window) if part)
 
 
 def _subtotals(lines: list[Document], currency: str) -> Iterator[Document]:

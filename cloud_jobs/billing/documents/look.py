@@ -101,13 +101,14 @@ class Language:
         return self.measure(f"{rounded or abs(rounded)}" if "." in exact else exact, unit)
 
     def window(self, text: str) -> str:
-        """A window with its hours (`Window.text`) in this language; what is no such text stays."""
+        """The name, if any, and the hours of a window (`Window.text`) in this language; what is no such text stays."""
         if not (found := _WINDOW.fullmatch(text)):
             return text
         days = _WEEKDAY.sub(lambda one: self._texts[f"weekday.{one[0]}"], found["days"])
         season = self.say("place.season", name=found["season"]) if found["season"] else ""
         holidays = self.say(f"place.{found['holidays']}_holidays") if found["holidays"] else ""
-        return f"{found['id']} ({', '.join(filter(None, (days + found['hours'], season, holidays)))})"
+        hours = ", ".join(filter(None, (days + found["hours"], season, holidays)))
+        return self.say("place.named", name=found["name"], id=hours) if found["name"] else hours
 
     def price(self, text: str, applied: AppliedPrice | None = None, *, meter: str | None = None) -> str:
         """A price, cap, fee or minimum fee (its canonical text) in this language; what is no such text stays.
@@ -141,14 +142,16 @@ class Language:
             case "amount":
                 return self.number(value)
             case "unit":
-                return self.known("unit", value) if value != "each" or meter is None else self.known("each", meter)
-            case "tiers":
-                return "; ".join(self._tier(*tier) for tier in tiers_of(value))
-            case "factors":
-                return _FACTOR.sub(lambda found: f" × {self.number(found[1])} ({found[2]})", value)
-        return value
+                return self.known("each", meter) if value == "each" and meter else self.known("unit", value)
+            case "windows" | "tiers":
+                parts = map(self.window, value.split("; ")) if name == "windows" else map(self._tier, tiers_of(value))
+                return "; ".join(parts)
+        if name != "factors":
+            return value
+        return _FACTOR.sub(lambda found: f" × {self.number(found[1])} ({found[2]})", value)
 
-    def _tier(self, amount: str, up_to: str | None) -> str:
+    def _tier(self, tier: tuple[str, str | None]) -> str:
+        amount, up_to = tier
         if up_to is None:
             return self.say("price.last_tier", amount=self.number(amount))
         return self.say("price.tier", amount=self.number(amount), up_to=self.number(up_to))
@@ -156,7 +159,7 @@ class Language:
 
 _WEEKDAY: Final = re.compile(r"mon|tue|wed|thu|fri|sat|sun")
 _WINDOW: Final = re.compile(
-    r"(?P<id>[a-z0-9._-]+) \((?P<days>[a-z, -]+)(?P<hours> [\d:, …-]+?)"
+    r"[a-z0-9._-]+(?:: (?P<name>.+))? \((?P<days>[a-z, -]+)(?P<hours> [\d:, …-]+?)"
     r"(?:, season (?P<season>[a-z0-9._-]+))?(?:, (?P<holidays>without|only) holidays)?\)"
 )
 _FACTOR: Final = re.compile(r" x ([\d.]+) \(([a-z0-9._-]+)\)")

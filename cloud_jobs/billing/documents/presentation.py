@@ -17,6 +17,7 @@ from cloud_jobs.billing.documents.document import (
     DocumentType,
 )
 from cloud_jobs.billing.documents.look import PLAIN, Language, Look, applied_price, charged_steps
+from cloud_jobs.billing.rating.terms import name_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones, amount_text, exponent, quantity_text
 
 MAX_INCOMPLETE: Final = 20
@@ -268,7 +269,11 @@ class Presentation:
             count = self.language.measure(str(len(days)), "day")
             return self._say("line.days", item=named, count=count, days=listed) if days else named
         window = self._say("place.window", name=self.language.window(line["window"])) if line["window"] else ""
-        return ", ".join(one for one in (known("meter", meter), self._place(meter, line["zone"]), window) if one)
+        return ", ".join(
+            one
+            for one in (name_of(line["price"]) or known("meter", meter), self._place(meter, line["zone"]), window)
+            if one
+        )
 
     def _place(self, meter: str, zone: str) -> str:
         zones = MEASURE_OF[Meter(meter)].zones

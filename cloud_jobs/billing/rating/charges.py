@@ -85,7 +85,7 @@ _KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
 
 def window_id(window: str) -> str:
     """The id of a window with its hours (`Window.text`)."""
-    return window.partition(" ")[0]
+    return window.partition(" ")[0].removesuffix(":")
 
 
 VAT_INCLUDED: Final = TERMS["vat_included"]

@@ -395,7 +395,7 @@ def caps_in_force(book: PriceBook, span: Span, versions: Iterable[int]) -> list[
         for cap in tariff.caps:
             if cap.span is span:
                 most = Fraction(cap.amount) * book.worths[version]
-                found.setdefault(cap.without_amount, {})[version] = most, cap_text(cap, tariff.currency)
+                found.setdefault(cap.without_amount, {})[version] = most, cap_text(cap, tariff.currency, tariff.windows)
     return sorted((CapInForce(*of) for of in found.items()), key=lambda one: one.cap.order)
 
 

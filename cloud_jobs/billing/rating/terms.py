@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from cloud_jobs.billing.contracts import ANY_ZONE, Cap, Fee, NamedPool, Pool, Price, Span
+from cloud_jobs.billing.contracts import ANY_ZONE, Cap, Fee, NamedPool, Pool, Price, Span, Window
 from cloud_jobs.billing.contracts.attributes import Attributes, factor_of, selector_text
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.units import Meter, exponent
@@ -124,6 +124,11 @@ def unit_of(text: str) -> str:
     return next((facts["unit"] for _, facts in terms_of(text) if "unit" in facts), "")
 
 
+def name_of(text: str) -> str:
+    """The name of a price or a fee; "" for none."""
+    return next((facts["name"] for key, facts in terms_of(text) if key == "name"), "")
+
+
 def said(key: str, facts: Mapping[str, object] = MappingProxyType({}), **more: object) -> str:
     """The text of one term."""
     return _TEMPLATES[key].format(**facts, **more)
@@ -181,17 +186,22 @@ def price_text(price: Price, currency: str, pool: NamedPool | None = None, attri
         pool.span is not Span.CYCLE and said(f"by_{pool.span}"),
         price.devices and said("devices", devices=selector_text(price.devices)),
     )
-    return head + "".join(term for term in terms if term)
+    name = said("name", name=price.name) if price.name else ""
+    return name + head + "".join(term for term in terms if term)
 
 
-def cap_text(cap: Cap, currency: str) -> str:
-    """`at most 5.00 EUR a day for each device (distance, duration), only port, in window night`."""
+def cap_text(cap: Cap, currency: str, windows: Iterable[Window] = ()) -> str:
+    """`at most 5.00 EUR a day for each device (distance, duration), only port, in window night (mon-sun 22:00-06:00)`.
+
+    `windows`: of the tariff.
+    """
+    hours = "; ".join(window.text for window in windows if window.id in cap.windows)
     span = "period" if cap.span is Span.CYCLE else cap.span.value
     terms = (
         said(f"cap_{span}_{cap.scope}", amount=number_text(cap.amount, exponent(currency)), currency=currency),
         said("meters", meters=_listed(cap.meters)) if cap.meters else said("all_meters"),
         cap.zones and said("zones", zones=_zones(cap.zones)),
-        cap.windows and said("windows", windows=_listed(cap.windows)),
+        cap.windows and said("windows", windows=hours),
     )
     return "".join(term for term in terms if term)
 

@@ -165,7 +165,7 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
         (tariff(fees=[RATE | {"begin": "2026-03-02", "end": "2026-03-02"}]), "ends on 2026-03-02, which is not after"),
         (tariff(fees=[RATE | {"begin": "March"}]), "write a local day, for instance 2026-03-01"),
         (tariff(fees=[RATE | {"begin": datetime(2026, 3, 1)}]), "is a moment; write a local day"),
-        (tariff(fees=[RATE | {"name": "Rate: truck"}]), "leave ': ' out of its name"),
+        (tariff(fees=[RATE | {"name": "Rate: truck"}]), "leave ': ' and ';' out of"),
         (tariff(fees=[RATE | {"amount": "0.005"}]), "fees.0.amount is 0.005, and EUR has 2 digits"),
         (
             tariff(fees=[RATE | {"amount": None, "percent": "5", "meters": ["entry"]}]),

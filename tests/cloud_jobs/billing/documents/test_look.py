@@ -48,19 +48,19 @@ KEYS = {
 NIGHT = Window(id="night", days=WEEKDAYS[:5], hours=("22:00-06:00",), season="low", holidays="without").text
 WORDS = {
     "en": (
-        "Entry, outside all zones, window night (Mon-Fri 22:00-06:00, season low, without holidays)",
+        "Entry, outside all zones, window Mon-Fri 22:00-06:00, season low, without holidays",
         ", 2 days: 2026-03-02, 2026-03-05",
     ),
     "de": (
-        "Einfahrt, außerhalb aller Zonen, Zeitfenster night (Mo-Fr 22:00-06:00, Saison low, ohne Feiertage)",
+        "Einfahrt, außerhalb aller Zonen, Zeitfenster Mo-Fr 22:00-06:00, Saison low, ohne Feiertage",
         ", 2 Tage: 02.03.2026, 05.03.",
     ),
     "fr": (
-        "Entrée, hors de toute zone, plage night (lun-ven 22:00-06:00, saison low, hors jours fériés)",
+        "Entrée, hors de toute zone, plage lun-ven 22:00-06:00, saison low, hors jours fériés",
         "2 jours : 02/03/2026, 05/03/2026",
     ),
     "ja": (
-        "進入, 区域外, 時間帯 night (月-金 22:00-06:00, 期間 low, 祝日を除く)",
+        "進入, 区域外, 時間帯 月-金 22:00-06:00, 期間 low, 祝日を除く",
         "2 日: 2026年3月2日, 2026年3月5日",
     ),
 }
@@ -185,6 +185,7 @@ PASSAGE = {"meter": "passage", "zone": "a", "unit": "each", "unit_amount": "5", 
 PASSAGE |= {"after": "north bridge", "within": "60"}
 PRICES = [
     price_text(Price(meter=Meter.DISTANCE, unit="km", unit_amount=Decimal("0.45")), "EUR"),
+    price_text(Price(meter=Meter.EVENT, unit="each", unit_amount=Decimal(1), name="Entsperren"), "EUR"),
     price_text(
         Price(meter=Meter.DISTANCE, unit="km", tiers=TIERS, pool="km"),
         "EUR",
@@ -192,7 +193,11 @@ PRICES = [
     ),
     price_text(Price(meter=Meter.DISTANCE, unit="km", tiers=TIERS, tier_mode=TierMode.VOLUME), "EUR"),
     *(
-        cap_text(Cap(scope=scope, span=span, amount=Decimal(5), meters=meters, zones=zones, windows=zones[1:]), "EUR")
+        cap_text(
+            Cap(scope=scope, span=span, amount=Decimal(5), meters=meters, zones=zones, windows=zones[1:]),
+            "EUR",
+            [Window(id="port", name="Nacht (kurz)", begin=time(22), end=time(6))],
+        )
         for scope, span, meters, zones in (
             ("device", "day", ("distance", "duration"), ("", "port")),
             ("account", "cycle", (), ()),
@@ -220,10 +225,21 @@ PRICES = [
 def test_every_price_of_rating_is_translated(price: str) -> None:
     assert "".join(said(*term) for term in terms_of(price)) == price
     shown = language("de").price(price)
-    assert shown != price or price == "0.45 EUR/km"
+    assert shown != price or price == PRICES[0]
     assert not re.search(
         r"\b(to|first|free|pooled|most|least|each|all|steps|period|once|limited|Rate|only|any|outside)\b", shown
     )
+
+
+def test_a_line_has_the_name_of_its_price_and_window() -> None:
+    night = Window(id="night", name="Nachttarif", begin=time(22), end=time(6)).text
+    [[row]] = [
+        group.rows
+        for group in Presentation(
+            issued(taxed([charge(price=PRICES[1], window=night)])), Look(language="de")
+        ).line_groups
+    ]
+    assert row[1] == "Entsperren, Zone eu-centre, Zeitfenster Nachttarif (Mo-So 22:00-06:00)"
 
 
 def test_a_text_that_is_no_price_stays() -> None:
@@ -244,7 +260,7 @@ def test_a_text_that_is_no_price_stays() -> None:
 def test_the_price_of_the_tier_that_applied_is_shown_or_the_average(
     amount_minor: int, quantity: int, shown: str
 ) -> None:
-    made = issued(taxed([charge(price=PRICES[2], amount_minor=amount_minor, quantity=quantity)]))
+    made = issued(taxed([charge(price=PRICES[3], amount_minor=amount_minor, quantity=quantity)]))
     [[row]] = [group.rows for group in Presentation(made, Look(language="en")).line_groups]
     assert row[4].split("\n")[0].startswith(shown) or shown in row[4]
 
