@@ -171,14 +171,17 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
     return f"{where}: no such {called}; {advice}"
 
 
+_WORD_OF: Final[dict[type, str]] = {str: "a text", bool: "true or false", list: "a list", dict: "a table"}
+
+
 def _fault_of_value(where: str, detail: ErrorDetails) -> str:
     given = detail["input"]
     if detail["type"] in {"tuple_type", "list_type"}:
         if isinstance(given, dict):
             return f"is one table, and a list of them is needed: write {where.rpartition('.')[2]} = [{{ … }}]"
-        return f"is a {type(given).__name__}, and a list is needed"
+        return f"is {_WORD_OF.get(type(given), 'a number')}, and a list is needed"
     if detail["type"] in {"model_type", "dict_type"}:
-        return f"is a {type(given).__name__}, and a table is needed"
+        return f"is {_WORD_OF.get(type(given), 'a number')}, and a table is needed"
     return detail["msg"].removeprefix("Value error, ")
 
 

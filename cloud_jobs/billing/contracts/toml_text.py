@@ -48,8 +48,34 @@ _REPLACED: Final[dict[tuple[str, ...], str]] = {
     ("prices", "pool_id"): '; name a pool of the tariff: pools = [{ id = "km" }], and pool = "km" in the price',
 }
 """Last keys of a place that were meant, or were of an earlier form -> the form of today."""
+_MEANT: Final = {
+    "fence": "the gate or fence of a price is its zone",
+    **dict.fromkeys(("axles", "emission"), 'attributes are chosen by devices = { class = "hgv" }'),
+    "max": "the maximum of a stay is most, any other one is in caps of the tariff",
+    **dict.fromkeys(("free_minutes", "free_units", "included"), "free units are the allowance"),
+    **dict.fromkeys(("from", "since"), "write begin"),
+    **dict.fromkeys(("to", "until"), "write end"),
+    **dict.fromkeys(("credit", "discount", "coupon"), "write it into fees, with an amount or percent below 0"),
+    "seller": "the seller of a payer is its legal_entity",
+    **dict.fromkeys(("buyer", "customer"), "the buyer is an [[account]] with payer"),
+    "zip": "write postal_code",
+    "street": "write line",
+    "gross": "write includes_tax = true in the tariff",
+    "commitment": "write minimum_amount",
+    "price": "write unit_amount",
+    "year_begins": "it is a key of the account, beside payer",
+    "cycle": "it is a key of payer",
+}
+"""Words of the field -> the key that has another name."""
+_TABLE_MEANT: Final = {
+    **dict.fromkeys(("seller", "company"), "legal_entity"),
+    **dict.fromkeys(("customer", "buyer", "payer"), "account"),
+    **dict.fromkeys(("price", "prices"), "tariff.prices"),
+    **{one: f"tariff.{one}" for one in ("caps", "dearest", "pools", "windows", "fees")},
+}
 _FORM_OF: Final = {
-    "decimal_parsing": "; write digits and a point, without a currency: 0.45",
+    "decimal_parsing": "; write digits and a point, without a currency or unit: 0.45",
+    "int_parsing": "; write a whole number without a unit: 60",
     "string_type": '; write a text in quotes: "12"',
 }
 _MISWRITTEN: Final = (
@@ -132,7 +158,7 @@ def _entries(tables: dict[str, Any]) -> Iterator[tuple[str, int | None, Any]]:
 def _table_meant(kind: str) -> str:
     if kind == _DEVICE:
         return "a file of devices has a command of its own: waybill device put FILE"
-    near = nearest(kind, TABLES)
+    near = _TABLE_MEANT.get(kind) or nearest(kind, TABLES)
     return f"did you mean [[{near}]]?" if near else f"known are {', '.join(f'[[{one}]]' for one in TABLES)}"
 
 
@@ -156,11 +182,15 @@ def _advice(detail: ErrorDetails) -> str:
     named = tuple(one for one in detail["loc"] if isinstance(one, str))
     match detail["type"]:
         case "extra_forbidden":
-            return _REPLACED.get(named[-2:], "")
+            meant = _MEANT.get(named[-1], "") if named else ""
+            return _REPLACED.get(named[-2:], "") or (meant and f"; {meant}")
         case "enum" | "literal_error" if isinstance(detail["input"], str):
-            near = nearest(detail["input"], re.findall(r"'([^']*)'", detail["msg"]))
+            known = re.findall(r"'([^']*)'", detail["msg"])
+            if detail["input"] in {"month", "period", "cycle"} and (span := {"cycle", "period"} & {*known}):
+                return f"; write {span.pop()!r}: payer.cycle says how long it is"
+            near = nearest(detail["input"], known)
             return f"; did you mean {near!r}?" if near else ""
-        case "string_pattern_mismatch" if named[-1:] == ("id",):
+        case "string_pattern_mismatch" if detail["ctx"]["pattern"].startswith("^[a-z0-9]"):
             return "; write small letters, digits, '.', '_' and '-'"
         case kind:
             return _FORM_OF.get(kind, "")

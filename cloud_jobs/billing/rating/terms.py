@@ -195,7 +195,7 @@ def cap_text(cap: Cap, currency: str, windows: Iterable[Window] = ()) -> str:
 
     `windows`: of the tariff.
     """
-    hours = "; ".join(window.text for window in windows if window.id in cap.windows)
+    hours = "; ".join(window.name or window.text for window in windows if window.id in cap.windows)
     span = "period" if cap.span is Span.CYCLE else cap.span.value
     terms = (
         said(f"cap_{span}_{cap.scope}", amount=number_text(cap.amount, exponent(currency)), currency=currency),

@@ -119,7 +119,7 @@ def test_a_fault_has_its_line_its_key_and_its_reason(wrong: str, right: str, sai
         ("tariff = [5]", "a table is needed"),
         ("\x00", "is not valid TOML"),
         ("[[tariff]]\nid = 5", "id: Input should be a valid string"),
-        ("[[tariff]]\nprices = 5", "prices: is a int, and a list is needed"),
+        ("[[tariff]]\nprices = 5", "prices: is a number, and a list is needed"),
     ],
 )
 def test_hostile_texts_are_refused_with_a_short_reason(text: str, said: str) -> None:
@@ -216,14 +216,16 @@ _SOLD = 'prices = [{ meter = "distance", unit = "km", unit_amount = 1 }]\n'
             'prices = [{ meter = "distance", unit = "h", unit_amount = 1 }]',
             "is sold by 'km' or 'm' or 'mi', not by 'h'",
         ),
-        ('prices = [{ meter = "distance", unit = "km", unit_amount = "0,45" }]', "without a currency: 0.45"),
+        ('prices = [{ meter = "distance", unit = "km", unit_amount = "0,45" }]', "without a currency or unit: 0.45"),
         ('prices = [{ meter = "distance", unit = "km", unit_amount = 1, pool_id = "km" }]', 'pools = [{ id = "km" }]'),
         (_SOLD + 'caps = [{ pool = "device", span = "day", amount = 5 }]', 'write scope = "device"'),
         (_SOLD + 'caps = [{ scope = "device", per = "day", amount = 5 }]', 'write span = "day" or span = "cycle"'),
         (
             _SOLD + 'caps = [{ scope = "device", span = "month", amount = 5 }]',
-            "caps.0.span: Input should be 'day', 'cycle'",
+            "write 'cycle': payer.cycle says how long it is",
         ),
+        (_SOLD.replace("= 1 ", "= 1, fence = 5 "), "no such key; the gate or fence of a price is its zone"),
+        (_SOLD.replace("= 1 ", "= 1, vat = 7 "), "vat: is a number, and a table is needed"),
         (
             _SOLD + 'caps = [{ scope = "device", span = "day", amount = 5, meters = ["entry"] }]',
             "entry, which has no price",
