@@ -196,7 +196,7 @@ PRICES = [
         cap_text(
             Cap(scope=scope, span=span, amount=Decimal(5), meters=meters, zones=zones, windows=zones[1:]),
             "EUR",
-            [Window(id="port", name="Nacht (kurz)", begin=time(22), end=time(6))],
+            [Window(id="port", name="Nacht (kurz)", hours=("22:00-06:00",))],
         )
         for scope, span, meters, zones in (
             ("device", "day", ("distance", "duration"), ("", "port")),
@@ -232,7 +232,7 @@ def test_every_price_of_rating_is_translated(price: str) -> None:
 
 
 def test_a_line_has_the_name_of_its_price_and_window() -> None:
-    night = Window(id="night", name="Nachttarif", begin=time(22), end=time(6)).text
+    night = Window(id="night", name="Nachttarif", hours=("22:00-06:00",)).text
     [[row]] = [
         group.rows
         for group in Presentation(
