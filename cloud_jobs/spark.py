@@ -89,7 +89,7 @@ def write_files(rows: DataFrame, lake: Lake, table: str, now: datetime) -> list[
 
 def run_on_executors(spark: SparkSession, work: Callable[[_Item], _Made], items: Sequence[_Item]) -> Sequence[_Made]:
     """Runs a function over items, each in a task of its own."""
-    made: list[_Made] = spark.sparkContext.parallelize(items, len(items)).map(work).collect()
+    made: list[_Made] = spark.sparkContext.parallelize(items, len(items) or 1).map(work).collect()
     return made
 
 

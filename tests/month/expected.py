@@ -1,5 +1,6 @@
 """The correct result of each step of the month, computed by the truth: which payers are final, and their documents."""
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -8,10 +9,14 @@ from simulator.truth import (
     KnownRecord,
     TrueContracts,
     TrueDocument,
+    TrueFacts,
     TrueFences,
     TrueLedger,
     TrueOwed,
+    TruePassage,
     TrueQuarter,
+    TrueVisit,
+    facts_of,
     made_event,
     made_position,
     made_signal,
@@ -59,7 +64,7 @@ class _Known:
     deliveries: list[ArrivedBatch] = field(default_factory=list)
     decisions: list[Decide] = field(default_factory=list)
     ledger: TrueLedger = field(default_factory=TrueLedger)
-    metered: dict[object, list[TrueQuarter]] = field(default_factory=dict)
+    metered: dict[object, tuple[list[TrueQuarter], TrueFacts]] = field(default_factory=dict)
 
 
 def expected_billing(month: Month) -> list[ExpectedBilling]:
@@ -83,35 +88,44 @@ def _bill(
     number: int, step: Close | Issue | Adjust, known: _Known, journals: tuple[DeviceJournal, ...]
 ) -> ExpectedBilling:
     contracts = TrueContracts.of_texts(*known.contracts)
-    usage = _usage(known, journals)
+    usage, facts = _used(known, journals)
     states = {payer: _states(contracts, payer, known) for payer in PERIODS}
     final = tuple(payer for payer, of in states.items() if not {"open", "silent"} & set(of.values()))
-    owed = {payer: owed_by(contracts, payer, days, usage) for payer, days in PERIODS.items()}
+    owed = {payer: owed_by(contracts, payer, days, usage, facts) for payer, days in PERIODS.items()}
     documents: list[TrueDocument | None] = []
     for payer in final:
         if isinstance(step, Issue):
-            documents.append(known.ledger.issue(contracts, payer, PERIODS[payer], usage))
+            documents.append(known.ledger.issue(contracts, payer, PERIODS[payer], usage, facts))
         elif isinstance(step, Adjust):
-            documents.append(known.ledger.adjust(contracts, payer, PERIODS[payer], usage))
+            documents.append(known.ledger.adjust(contracts, payer, PERIODS[payer], usage, facts))
     return ExpectedBilling(number, states, final, owed, tuple(one for one in documents if one is not None))
 
 
-def _usage(known: _Known, journals: tuple[DeviceJournal, ...]) -> list[TrueQuarter]:
-    """The usage of all received records, with the known fences."""
+def _used(known: _Known, journals: tuple[DeviceJournal, ...]) -> tuple[list[TrueQuarter], TrueFacts]:
+    """The usage, visits and passages of all received records, with the known fences."""
     arrived: dict[tuple[str, str], set[int]] = {}
     for delivery in known.deliveries:
         arrived.setdefault((delivery.tenant, delivery.device), set()).update(delivery.records)
-    fences = TrueFences(known.fences)
-    usage = []
+    usage: list[TrueQuarter] = []
+    visits: list[TrueVisit] = []
+    passages: list[TruePassage] = []
     for journal in journals:
         seqs = sorted(arrived.get(journal.vehicle.key, set()) - journal.far_off)
-        # Most devices have nothing new at most steps.
-        key = journal.vehicle.key, tuple(seqs), tuple(known.fences)
+        # Most devices have nothing new at most steps. Fences of other regions are far away.
+        near = tuple(
+            text for text in known.fences if json.loads(text)["properties"]["id"][:2] == journal.vehicle.region
+        )
+        key = journal.vehicle.key, tuple(seqs), near
         if key not in known.metered:
             records = [known_record(journal.records[seq - 1]) for seq in seqs]
-            known.metered[key] = quarters_used(*journal.vehicle.key, records, fences)
-        usage += known.metered[key]
-    return usage
+            positions = [record.position for record in records if record.position is not None]
+            of, fences = journal.vehicle.key, TrueFences(near)
+            known.metered[key] = quarters_used(*of, records, fences), facts_of(*of, positions, fences)
+        quarters, facts = known.metered[key]
+        usage += quarters
+        visits += facts.visits
+        passages += facts.passages
+    return usage, TrueFacts(tuple(visits), tuple(passages))
 
 
 def known_record(record: Record) -> KnownRecord:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from math import cos, radians, sin
 from random import Random
@@ -261,9 +261,9 @@ def _time(time_us: int) -> datetime:
 # Contracts and fences of the month, and when each was published.
 
 BEGIN = datetime(2026, 2, 27, tzinfo=UTC)
-DOUBTS = {"unknown_percent": Decimal(100), "unreadable_percent": Decimal(20)}
+DOUBTS = {"unknown_percent": Decimal(100), "unreadable_percent": Decimal(40)}
 """A trip of this month begins where it likes, and not where the one before it ended; and for three days the clock of
-one vehicle is far off."""
+one vehicle is far off, which is much of the only day of February."""
 MOVED = datetime(2026, 3, 19, 23, tzinfo=UTC)
 """Midnight of 20 March in Berlin, when acme's van-3 becomes kaze's to pay."""
 NEW_PRICES = datetime(2026, 3, 15, 23, tzinfo=UTC)
@@ -272,6 +272,11 @@ NEW_HARBOUR = datetime(2026, 3, 12, 3, tzinfo=UTC)
 NEW_BEND = datetime(2026, 3, 26, 3, tzinfo=UTC)
 NEW_RATE = datetime(2026, 3, 31, tzinfo=UTC)
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+GATES = {
+    "eu-bridge": (PlanePoint(-400, -2600), PlanePoint(-150, 900)),
+    "eu-tunnel": (PlanePoint(900, -1200), PlanePoint(1300, 2200)),
+    "ap-bridge": (PlanePoint(100, -2000), PlanePoint(-300, 2000)),
+}
 PERIODS: dict[str, TrueDays] = {
     "acme": month_of("Europe/Berlin", 2026, 3),
     "kaze": month_of("Asia/Tokyo", 2026, 3),
@@ -288,7 +293,12 @@ def contracts_at_first() -> str:
             ],
             "tariff": [city_tariff(BEGIN, "0.45"), _mile_tariff()],
             "account": [
-                _account("acme", payer=_berlin(), devices=[_device("acme", "van-1"), _device("acme", "van-2")]),
+                _account(
+                    "acme",
+                    payer=_berlin(),
+                    devices=[_device("acme", "van-1"), _device("acme", "van-2")],
+                    fees=[COUPON],
+                ),
                 _account(
                     "acme-north",
                     parent="acme",
@@ -310,6 +320,9 @@ def contracts_at_first() -> str:
     )
 
 
+COUPON = {"id": "coupon", "name": "Coupon", "amount": Decimal(-5), "every": "once", "begin": date(2026, 3, 10)}
+
+
 def tariff_published(per_km: str) -> str:
     """The version of the EUR tariff that begins in mid-month."""
     return toml_text({"tariff": [city_tariff(NEW_PRICES, per_km)]})
@@ -321,7 +334,9 @@ def rate_published(rate: str) -> str:
 
 
 def fences_at_first() -> tuple[str, ...]:
-    return tuple(_feature(region, 0.0, name, BEGIN) for region in ("eu", "ap") for name in _names(region))
+    zones = (_feature(region, 0.0, name, BEGIN) for region in ("eu", "ap") for name in _names(region))
+    gates = (_gate(name, *ends) for name, ends in GATES.items())
+    return (*zones, *gates)
 
 
 def fence_moved(name: str, begin: datetime, east_deg: float) -> tuple[str, ...]:
@@ -339,8 +354,10 @@ def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
         km | {"zone": "*", "window": "night", "unit_amount": Decimal("0.31")},
         {"meter": "entry", "zone": "*", "unit": "each", "unit_amount": Decimal("0.40")},
         {"meter": "entry", "zone": "eu-harbour", "unit": "each", "unit_amount": Decimal("2.50")},
-        {"meter": "duration", "unit": "h", "unit_amount": Decimal("0.333")},
-        {"meter": "duration", "zone": "*", "unit": "h", "unit_amount": Decimal("0.333")},
+        *(
+            {"meter": "duration", "zone": zone, "unit": "h", "pool": "hours", "tiers": HOURS_OF_A_YEAR}
+            for zone in ("", "*")
+        ),
         {
             "meter": "event",
             "unit": "each",
@@ -359,15 +376,47 @@ def city_tariff(begin: datetime, per_km: str) -> dict[str, Any]:
             "pool": "account",
         },
         {"meter": "active day", "unit": "day", "unit_amount": Decimal("1.50")},
+        *_prices_of_facts("0.30" if begin < NEW_PRICES else "0.35"),
     ]
     return {
         "id": "city",
         "effective_from": begin,
         "currency": "EUR",
         "windows": [{"id": "night", "days": list(WEEKDAYS), "hours": ["22:00-06:00"]}],
+        "pools": [{"id": "hours", "scope": "tree", "span": "year", "unit": "h", "allowance": Decimal(20)}],
         "prices": prices,
         "caps": [{"scope": "device", "span": "day", "amount": Decimal("11.00"), "meters": ["distance"]}],
+        "fees": [
+            {"id": "rate", "name": "Monthly rate", "amount": Decimal("12.90"), "scope": "device"},
+            {"id": "diesel", "name": "Diesel surcharge", "percent": Decimal("3.7"), "meters": ["distance"]},
+        ],
     }
+
+
+HOURS_OF_A_YEAR = [
+    {"up_to": Decimal(100), "unit_amount": Decimal("0.333")},
+    {"unit_amount": Decimal("0.25")},
+]
+
+
+def _prices_of_facts(per_visit: str) -> list[dict[str, Any]]:
+    """Visits, parking with free time or tiers, and tolls by direction and by pair of gates."""
+    each: dict[str, Any] = {"unit": "each"}
+    toll = each | {"meter": "passage"}
+    tiers = [{"up_to": Decimal(30), "unit_amount": Decimal("0.03")}, {"unit_amount": Decimal("0.0125")}]
+    parking = {"meter": "stay", "unit": "min"}
+    return [
+        each | {"meter": "visit", "zone": "*", "unit_amount": Decimal(per_visit)},
+        each | {"meter": "visit", "zone": "eu-harbour", "unit_amount": Decimal("1.50")},
+        parking | {"zone": "*", "tiers": tiers, "allowance": Decimal(2)},
+        parking
+        | {"zone": "eu-centre", "unit_amount": Decimal("0.07"), "step": Decimal(5), "allowance": Decimal(6)}
+        | {"most": Decimal("4.50")},
+        toll | {"zone": "*", "unit_amount": Decimal("0.45")},
+        toll | {"zone": "*", "window": "night", "unit_amount": Decimal("0.25")},
+        toll | {"zone": "eu-bridge", "direction": "forward", "unit_amount": Decimal("1.20")},
+        toll | {"zone": "eu-tunnel", "after": "eu-bridge", "within": 20, "unit_amount": Decimal("1.35")},
+    ]
 
 
 def _mile_tariff() -> dict[str, Any]:
@@ -385,6 +434,10 @@ def _mile_tariff() -> dict[str, Any]:
         {"meter": "duration", "unit": "h", "unit_amount": Decimal("0.60")},
         {"meter": "duration", "zone": "*", "unit": "h", "unit_amount": Decimal("0.60")},
         {"meter": "active day", "unit": "day", "unit_amount": Decimal("2.00")},
+        {"meter": "visit", "zone": "*", "unit": "each", "unit_amount": Decimal("0.35")},
+        {"meter": "stay", "zone": "*", "unit": "h", "unit_amount": Decimal("1.00"), "step": Decimal("0.25")},
+        {"meter": "passage", "zone": "*", "unit": "each", "unit_amount": Decimal("0.85")},
+        {"meter": "driven day", "zone": "*", "unit": "day", "unit_amount": Decimal("0.40")},
     ]
     return {
         "id": "mile",
@@ -418,6 +471,7 @@ def _berlin() -> dict[str, Any]:
         "legal_entity": "waybill-eu",
         "currency": "EUR",
         "time_zone": "Europe/Berlin",
+        "cycle": "month",
         "address": {"line": "Kehrwieder 5", "city": "Hamburg", "postal_code": "20457", "country": "DE"},
         "vat": {"category": "S", "rate": Decimal(19)},
         "vat_id": "DE129273398",
@@ -440,6 +494,15 @@ def _tokyo() -> dict[str, Any]:
 def _device(tenant: str, device: str) -> dict[str, Any]:
     region = "eu" if tenant == "acme" else "ap"
     return {"tenant": tenant, "device": device, "region": region, "begin": BEGIN}
+
+
+def _gate(name: str, begin: PlanePoint, end: PlanePoint) -> str:
+    city = CITIES[name[:2]]
+    plane = Plane(city.latitude, city.longitude)
+    ends = [[round(at, 7) + 5e-8 for at in reversed(plane.degrees(place))] for place in (begin, end)]
+    shape = {"type": "LineString", "coordinates": [[round(at, 8) for at in one] for one in ends]}
+    said = {"id": name, "gate": True, "effective_from": BEGIN.isoformat()}
+    return json.dumps({"type": "Feature", "properties": said, "geometry": shape})
 
 
 def _names(region: str) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from secrets import token_hex
 from typing import Any
 
@@ -26,15 +26,24 @@ from cloud_jobs.billing.register.errors import AlreadyVoid
 from cloud_jobs.billing.register.ledger import check_numbers
 from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.tables import Register
+from cloud_jobs.derived.incremental import commit_written, next_increment
+from cloud_jobs.geofence.event_revisions import INPUT, REACH_MS, EventRules, GeofenceSettings, revise
+from cloud_jobs.geofence.job import TABLE as EVENTS
+from cloud_jobs.geofence.job import compute_events
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.parts import write_part
 from cloud_jobs.jobs import close_on_spark
 from cloud_jobs.lake.coverage import TenantDevice
-from cloud_jobs.lake.snapshots import take_snapshot
-from cloud_jobs.lake.tables import Lake
+from cloud_jobs.lake.data_files import write_data_files
+from cloud_jobs.lake.schemas import TABLES
+from cloud_jobs.lake.snapshots import note_fences, take_snapshot
+from cloud_jobs.lake.tables import FENCES, Lake
+from cloud_jobs.reference.tables import fences_in
 from cloud_jobs.usage import devices as groups
 from cloud_jobs.usage import job
 from geo.spatial import TrackSettings
+from geo.spatial.event_ids import DAY_MS
+from tests.cloud_jobs.geofence.centre import as_rows, known_row
 from tests.cloud_jobs.ingest.centre import new_ingest
 from tests.cloud_jobs.ingest.test_decoding import MESSAGES
 from tests.cloud_jobs.publications import rows_of
@@ -102,6 +111,21 @@ class Centre:
                 patch.setattr(job, "_FEW_FILES", 0)
                 patch.setattr(groups, "_LEAST_RECORDS", 1)
             job.compute_usage(self._spark or ONE_MACHINE, self.lake, TrackSettings())
+        self._find_events()
+
+    def _find_events(self) -> None:
+        """One run of the geofence job, or in this process all of its days again."""
+        if self._spark is not None:
+            compute_events(self._spark, self.lake, TrackSettings(), GeofenceSettings())
+            return
+        increment, fences = next_increment(self.lake, EVENTS), fences_in(self.lake).features
+        rules = EventRules.of(fences, TrackSettings(), GeofenceSettings())
+        revisions = as_rows(revise(pa.Table.from_pylist(_days_of_events(self.lake), schema=INPUT), rules))
+        now = datetime.now(UTC)
+        stamps = {"emitted_at": now, "commit_number": increment.commit_number}
+        made = pa.Table.from_pylist([row | stamps for row in revisions], schema=TABLES[EVENTS].schema)
+        files = write_data_files(self.lake.files(EVENTS), made, now, table=EVENTS)
+        commit_written(increment, files, states={FENCES: note_fences(self.lake, fences)})
 
     def decide(self, step: Decide) -> None:
         """As the clerk's command does it."""
@@ -149,6 +173,27 @@ class Centre:
     def _store(self, kind: Any, body: dict[str, Any]) -> None:
         self.lake.append("reference", rows_of(kind, [body], first=self._published))
         self._published += 1
+
+
+def _days_of_events(lake: Lake) -> list[dict[str, Any]]:
+    """The input of the geofence job for each day that has a fix within reach."""
+    names = ("tenant", "device", "epoch", "seq", "latitude", "longitude", "accuracy_m")
+    fixes = [
+        {name: row[name] for name in names} | {"t_ms": round(row["device_time"].timestamp() * 1000)}
+        for row in lake.rows("records").to_pylist()
+        if row["kind"] == "position" and row["device_date"] is not None
+    ]
+    shifts = (-REACH_MS, 0, REACH_MS)
+    touched = {(fix["tenant"], fix["device"], (fix["t_ms"] + shift) // DAY_MS) for fix in fixes for shift in shifts}
+    rows = [
+        fix | {"unit": f"{fix['tenant']}\n{fix['device']}\n{day}", "touched": fix["t_ms"] // DAY_MS == day}
+        for fix in fixes
+        for day in range(fix["t_ms"] // DAY_MS - 1, fix["t_ms"] // DAY_MS + 2)
+        if (fix["tenant"], fix["device"], day) in touched
+    ]
+    known = lake.rows(EVENTS)
+    rows += [known_row(row) for row in as_rows(known)]
+    return sorted(rows, key=lambda row: (row["unit"], row["t_ms"], row["epoch"], row["seq"]))
 
 
 def billed(centre: Centre) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ Contracts are published as TOML makes them; batches arrive late, twice and out o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,11 +21,11 @@ from cloud_jobs.billing.register.closing import Closing
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.errors import (
     AlreadyIssued,
+    Blocked,
     FuturePeriod,
     NotClosed,
     NotFinal,
     NothingToAdjust,
-    OverlappingPeriod,
 )
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.operations import PostingResult
@@ -151,10 +151,10 @@ def refuse_before(centre: Centre, step: Close) -> None:
 def refuse_after(centre: Centre, step: Issue) -> None:
     """A second invoice of the month, of a day of it, and of a month that has not ended."""
     assert refused(centre.issue(step.at)) == dict.fromkeys(PERIODS, AlreadyIssued)
-    assert {one.outcome.value for one in centre.close(step.at, OVERLAPPING)} == {"provisional"}
+    assert {one.outcome.value for one in centre.close(step.at, OVERLAPPING)} == {"blocked"}, "their cycle is a month"
     # also later, when that period has ended
     for now in (step.at, step.at + timedelta(days=30)):
-        assert refused(centre.issue(now, OVERLAPPING)) == dict.fromkeys(PERIODS, OverlappingPeriod)
+        assert refused(centre.issue(now, OVERLAPPING)) == dict.fromkeys(PERIODS, Blocked)
     assert {one.outcome.value for one in centre.close(step.at, APRIL)} == {"provisional"}
     assert refused(centre.issue(step.at, APRIL)) == dict.fromkeys(PERIODS, FuturePeriod)
 
@@ -220,7 +220,7 @@ def said(document: Document) -> tuple[Any, ...]:
     totals = document["document_totals"]
     amounts = [sign * totals[name]["minor"] for name in ("invoice_total_amount_without_vat", "amount_due_for_payment")]
     of = document["preceding_invoice"] and int(document["preceding_invoice"]["preceding_invoice_reference"][-8:])
-    charges = sorted(posted(one) for one in charges_of(document))
+    charges = without_words(posted(one) for one in charges_of(document))
     names = (document["seller"]["seller_identifier"], document["buyer"]["buyer_identifier"])
     return *names, int(document["invoice_number"][-8:]), of, document["invoice_currency_code"], amounts, charges, taxes
 
@@ -232,7 +232,16 @@ def truly_said(one: TrueDocument) -> tuple[Any, ...]:
     ]
     amounts = [one.net_minor, one.gross_minor]
     names = (one.legal_entity, one.payer)
-    return *names, one.number, one.of, one.currency, amounts, sorted(one.charges), taxes
+    return *names, one.number, one.of, one.currency, amounts, without_words(one.charges), taxes
+
+
+def without_words(charges: Iterable[PostedCharge]) -> dict[TrueKey, list[int]]:
+    """The sums of charges. No page says how the price of a fact reads, so it is left out."""
+    sums: dict[TrueKey, list[int]] = {}
+    for about, *numbers in charges:
+        key = about._replace(price="") if about.meter in {"visit", "stay", "passage", "driven day"} else about
+        sums[key] = [sum(pair) for pair in zip(sums.get(key, [0, 0, 0]), numbers, strict=True)]
+    return dict(sorted(sums.items()))
 
 
 def posted(charge: Charge) -> PostedCharge:
