@@ -244,7 +244,7 @@ def _arithmetic(
         yield from arithmetic_of(contract, uses, key)
     for cap in bill.caps:
         parts += (_arithmetic_of_cap(cap, one, currency) for one in cap.charges if one.key == key)
-    dues: list[FeeDue | MinimumDue] = [*bill.fees, *([bill.minimum] if bill.minimum else [])]
+    dues: list[FeeDue | MinimumDue] = [*bill.fees, *bill.minimums]
     for due in dues:
         steps = (
             _arithmetic_of_fee(contract, due, bill.usage)
@@ -354,15 +354,12 @@ def _arithmetic_of_fee(contract: PayerContract, due: FeeDue, charges: Sequence[C
             yield line, f"{amount_text(of_line, currency)} {currency}"
         if len(lines) > 1 or lines.total() != due.usage_minor:
             words = "together" if lines.total() == due.usage_minor else "together, after caps"
+            words += f", on {charged} of {whole} days" if charged != whole else ""
             yield words, f"{_text(due.usage_minor / minor)} {currency}"
         percent = Fraction(fee.percent or 0) / 100
         yield f"{fee.percent:f} % of it", f"{_text(due.usage_minor * percent / minor)} {currency}"
-    if charged != whole:
-        exact = due.exact_minor / (due.agreed.worth if fee.amount is not None else minor)
-        yield (
-            f"{charged} of {whole} days",
-            f"{_text(exact)} {due.agreed.currency if fee.amount is not None else currency}",
-        )
+    if charged != whole and fee.amount is not None:
+        yield f"{charged} of {whole} days", f"{_text(due.exact_minor / due.agreed.worth)} {due.agreed.currency}"
     if fee.amount is not None and due.agreed.currency != currency:
         rate = due.agreed.worth / minor
         yield f"exchanged at {_text(rate)}", f"{_text(due.exact_minor / minor)} {currency}"

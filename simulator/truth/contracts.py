@@ -4,7 +4,7 @@ Amounts become fractions at once. A later publication replaces an earlier one of
 """
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -93,6 +93,18 @@ def quarters_of(days: TrueDays) -> tuple[tuple[datetime, datetime], ...]:
             found.append((moment, local))
         moment += QUARTER
     return tuple(found)
+
+
+def days_held(days: TrueDays, is_held: Callable[[datetime], bool]) -> set[date]:
+    """The local days of what is held at some quarters: those at whose end it is, and those on which it begins."""
+    quarters, found, before = quarters_of(days), set[date](), True
+    for number, (moment, local) in enumerate(quarters):
+        now = is_held(moment)
+        is_last = number + 1 == len(quarters) or quarters[number + 1][1].date() != local.date()
+        if now and (is_last or not before):
+            found.add(local.date())
+        before = now
+    return found
 
 
 def month_of(time_zone: str, year: int, month: int) -> TrueDays:
@@ -295,12 +307,13 @@ class TrueContracts:
         return None if has_ended else last
 
     def days_of(self, name: str, days: TrueDays) -> tuple[AgreedAccount, datetime, set[date]] | None:
-        """The last version in force in a period, its last quarter, and all local days with a version; None if there is
+        """The last version in force in a period, its last quarter, and the local days that it has; None if there is
         none.
         """
         if (name, days) not in self._days:
             there = [(one, moment, local) for moment, local in quarters_of(days) if (one := self.account(name, moment))]
-            found = (*there[-1][:2], {local.date() for _, _, local in there}) if there else None
+            held = days_held(days, lambda moment: self.account(name, moment) is not None)
+            found = (*there[-1][:2], held) if there else None
             self._days[name, days] = found
         return self._days[name, days]
 

@@ -1,13 +1,14 @@
 """What a payer owes for a period: its usage, fees, credits, minimum and tax."""
 
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, datetime
 from fractions import Fraction
 from typing import NamedTuple
 
 from simulator.truth.charging import (
     TrueCharge,
     TrueKey,
+    Used,
     Worth,
     caps_on_days,
     daily_caps,
@@ -15,6 +16,7 @@ from simulator.truth.charging import (
     minimum_text,
     number_text,
     period_caps,
+    price_text,
     usage_charges,
     used_by,
 )
@@ -25,6 +27,7 @@ from simulator.truth.contracts import (
     TrueDays,
     TrueQuarter,
     days_before,
+    days_held,
     exponent,
     half_up,
     quarters_of,
@@ -104,9 +107,10 @@ def owed_by(
         own = [charge for charge in charges if charge.about.account == name]
         capped = period_caps(tariff, used, own, worth)
         charges += capped
-        fees = _fees(contracts, (name, currency), days, [*own, *capped], worth)
+        fees = _fees(contracts, (name, currency), days, [*own, *capped], worth, used=_by_day(used))
         charges += fees
-        if tariff.minimum_amount is not None and (tariff.minimum_without_devices or _has_device(contracts, name, days)):
+        has_device = tariff.minimum_without_devices or _has_device(contracts, name, days)
+        if tariff.minimum_amount is not None and on_days and has_device:
             every = len({local.date() for _, local in quarters_of(days)})
             paid_days = every if tariff.proration == "whole" else len(on_days)
             charges += _minimum(name, tariff, (paid_days, every), [*own, *capped, *fees], worth)
@@ -143,13 +147,27 @@ Owner = tuple[str, str, str]
 """Region, tenant and device that a fee is for; all are "" for a fee of the account."""
 
 
+ByDay = dict[TrueKey, dict[date, int]]
+"""What was used for each charge on each local day; of facts, what it cost."""
+
+
+def _by_day(used: Iterable[Used]) -> ByDay:
+    found: ByDay = {}
+    for one in used:
+        where = one.price.meter, one.zone, one.price.window, price_text(one.price, one.tariff.currency)
+        of_day = found.setdefault(TrueKey(one.account, one.region, one.tenant, one.device, "usage", *where), {})
+        of_day[one.day] = of_day.get(one.day, 0) + (one.quantity if one.minor is None else one.minor)
+    return found
+
+
 class _Fee(NamedTuple):
-    """A fee of an owner for some of the owner's days."""
+    """A fee of an owner for some of the owner's days; it is agreed on the days `on`."""
 
     owner: Owner
     terms: AgreedFee
     days: int
     of_days: int
+    on: set[date]
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -164,7 +182,13 @@ class _Fee(NamedTuple):
 
 
 def _fees(
-    contracts: TrueContracts, whose: tuple[str, str], days: TrueDays, own: list[TrueCharge], worth: Worth
+    contracts: TrueContracts,
+    whose: tuple[str, str],
+    days: TrueDays,
+    own: list[TrueCharge],
+    worth: Worth,
+    *,
+    used: ByDay,
 ) -> list[TrueCharge]:
     """The fees of an account, each rounded once. A credit takes at most what is owed until then.
 
@@ -182,9 +206,9 @@ def _fees(
             exact = terms.amount * worth(terms.in_currency)
             of_days = every
         else:
-            exact = _selected(own, fee.owner, terms) * terms.percent / 100
+            exact = _selected(own, fee, used if by_day else {}) * terms.percent / 100
             of_days = fee.of_days
-        exact *= Fraction(fee.days, of_days) if by_day else 1
+        exact *= Fraction(fee.days, of_days) if by_day and terms.percent is None else 1
         amount = max(half_up(exact), -max(owed, 0))
         owed += amount
         text = _fee_text(terms, days_text(fee.days, of_days) if by_day else "")
@@ -195,29 +219,33 @@ def _fees(
 
 
 def _fees_of(contracts: TrueContracts, name: str, days: TrueDays) -> list[_Fee]:
-    """Each fee with its days; a day belongs to the last version in force on it."""
+    """Each fee with its days; a day belongs to the last version in force on it, and to who has it at its end."""
     on_day: dict[date, tuple[AgreedFee, ...]] = {}
-    owners: dict[Owner, set[date]] = {("", "", ""): set()}
+    held: dict[Owner, set[datetime]] = {("", "", ""): set()}
     for moment, local in quarters_of(days):
         account = contracts.account(name, moment)
         if account is not None:
             on_day[local.date()] = (*contracts.tariff(account.tariff, moment).fees, *account.fees)
-            owners["", "", ""].add(local.date())
+            held["", "", ""].add(moment)
             for one in account.devices:
                 if one.begin <= moment and (one.end is None or moment < one.end):
-                    owners.setdefault((one.region, one.tenant, one.device), set()).add(local.date())
+                    held.setdefault((one.region, one.tenant, one.device), set()).add(moment)
     found = []
-    for owner, there in owners.items():
+    for owner, moments in held.items():
+        there = days_held(days, moments.__contains__)
         dated: dict[object, list[AgreedFee]] = {}
-        for day in sorted(there):
+        on: dict[object, set[date]] = {}
+        for day in sorted(on_day):
             for fee in on_day[day]:
-                if (fee.scope == "device") == bool(owner[2]) and fee.begin <= day < fee.end:
-                    if fee.every == "once" and day != fee.begin:
-                        continue
+                is_due = day == fee.begin if fee.every == "once" else fee.begin <= day < fee.end
+                if (fee.scope == "device") == bool(owner[2]) and is_due:
                     # Of a fee that is charged whole, the last version counts.
                     alike = fee._replace(begin=date.min, end=date.max) if fee.proration == "by_day" else "whole"
-                    dated.setdefault((fee.id, not fee.in_currency, alike), []).append(fee)
-        found += [_Fee(owner, fees[-1], len(fees), len(there)) for fees in dated.values()]
+                    about = fee.id, not fee.in_currency, alike
+                    on.setdefault(about, set()).add(day)
+                    if day in there:
+                        dated.setdefault(about, []).append(fee)
+        found += [_Fee(owner, fees[-1], len(fees), len(there), on[about]) for about, fees in dated.items()]
     return found
 
 
@@ -237,8 +265,11 @@ def _amount_text(amount: Fraction, currency: str) -> str:
     return f"{number_text(amount, exponent(currency))} {currency}"
 
 
-def _selected(own: list[TrueCharge], owner: Owner, fee: AgreedFee) -> Fraction:
-    """The selected usage, less its part of each cap that it is under; a cap takes the same part of all under it."""
+def _selected(own: list[TrueCharge], of: _Fee, used: ByDay) -> Fraction:
+    """The selected usage, less its part of each cap that it is under; a cap takes the same part of all under it. Of
+    each charge the part that was used on the days of the fee.
+    """
+    owner, fee = of.owner, of.terms
     left = {charge.about: Fraction(charge.amount_minor) for charge in own if charge.about.kind == "usage"}
     for is_daily in (True, False):
         for cap in own:
@@ -254,6 +285,9 @@ def _selected(own: list[TrueCharge], owner: Owner, fee: AgreedFee) -> Fraction:
                 total = sum((left[about] for about in under), Fraction(0))
                 for about in under:
                     left[about] += cap.amount_minor * left[about] / total
+    for about, by_day in used.items():
+        if sum(by_day.values()) and about in left:
+            left[about] *= Fraction(sum(one for day, one in by_day.items() if day in of.on), sum(by_day.values()))
     return sum(
         (
             amount

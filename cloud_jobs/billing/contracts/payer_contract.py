@@ -127,6 +127,21 @@ class AccountContract:
         return bool(self.depends_on & {Span.DAY, Span.WEEK})
 
     @property
+    def has_dated_percents(self) -> bool:
+        """Whether a percentage may be in force on some days only, so that a charge depends on the days of use."""
+        of_tariffs, of_account = [span.tariff.fees for span in self.spans], [one.fees for one in self.fees]
+        if not any(of_tariffs) and not any(of_account):
+            return False
+        first, end = (moment_of(us).date() for us in (self.times[0][0], self.times[-1][1]))
+        for of in (of_tariffs, of_account):
+            for fee in {fee for fees in of for fee in fees if fee.percent is not None and not fee.is_whole}:
+                # local days may begin a day earlier or later than those of UTC
+                is_cut = (fee.begin and fee.begin >= first) or (fee.end and fee.end <= end + timedelta(days=1))
+                if is_cut or any(fee not in fees for fees in of):
+                    return True
+        return False
+
+    @property
     def is_by_cycle(self) -> bool:
         """Whether it has amounts for each period, or something of a year."""
         fees = (fee for of in self.fees for fee in of.fees)

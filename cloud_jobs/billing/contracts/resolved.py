@@ -279,6 +279,7 @@ def _touching(device: Numbers, begin: Numbers, end: Numbers) -> list[tuple[int, 
 
 Days = tuple[date, date]
 _DAY: Final = timedelta(days=1)
+_YEAR_US: Final = timedelta(days=366) // timedelta(microseconds=1)
 
 
 class PayerCycle(NamedTuple):
@@ -323,6 +324,8 @@ class Contracts:
         self._names = [*numbers]
         self._overlaps = overlaps(self._accounts, self._names)
         self._contradictions = contradictions(self._of_kind)
+        tariffs = self._of_kind["tariff"].items()
+        self._of_year = {name for name, of in tariffs if any(Span.YEAR in one.facts.spans for one in of.all)}
 
     def payers(self, start: datetime, end: datetime) -> list[str]:
         """The ids of the accounts that pay for some of a time, sorted, including blocked ones."""
@@ -463,8 +466,20 @@ class Contracts:
         if faults or made is None:
             raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
         cycle = self.cycle_at(payer_id, period.first_day)
+        for name in names if self._of_year else ():
+            if self._had_year(name, start - _YEAR_US, end):
+                parts.spans[name].add(Span.YEAR)
         # a longer period has no cycle
         return replace(made, cut_days=cycle.cut_days if cycle.days[1] == period.last_day else 0)
+
+    def _had_year(self, name: str, start_us: int, end_us: int) -> bool:
+        """Whether the tariff of an account had something of a contract year within a time."""
+        return any(
+            Span.YEAR in one.facts.spans
+            for of in self._accounts[name].within(start_us, end_us)
+            if of.facts.tariff in self._of_year
+            for one in self._of_kind["tariff"][of.facts.tariff].within(of.begin_us, of.end_us)
+        )
 
     def cycle_at(self, payer_id: str, day: date) -> PayerCycle:
         """The cycle of a payer, and the period that has a day. Raises UnknownPayer."""

@@ -242,6 +242,12 @@ class Tariff(Contract):
         pools, first = self.pool_of, dict[str, int]()
         for number, price in enumerate(self.prices):
             named = price.pool_id and pools.get(price.pool_id)
+            span = named.span if named else price.span
+            if price.tier_mode is TierMode.VOLUME and span in {Span.WEEK, Span.YEAR}:
+                yield (
+                    f"prices.{number} has volume tiers by {span}: a later period would make units of earlier ones "
+                    'cheaper; write tier_mode = "graduated", or tiers of a period'
+                )
             if named is None:
                 advice = name_advice(price.pool_id or "", [*pools, Pool.DEVICE.value, Pool.ACCOUNT.value])
                 yield f"prices.{number} names pool {price.pool_id!r}, which pools does not have{advice}"

@@ -308,11 +308,14 @@ class Holdings:
     def _timetable(self, contract: PayerContract, terms: AccountContract, first: int, end: int) -> int:
         """The number of a timetable; accounts with the same versions, time zone and period share one."""
         versions = tuple((one.begin_us, id(one.tariff), id(one.calendar)) for one in terms.spans)
-        key = (contract.period.time_zone, first, end, versions)
+        is_dated = terms.has_dated_percents
+        key = (contract.period.time_zone, first, end, versions, is_dated)
         if key not in self._timetables:
             self._timetables[key] = len(self._made)
             local = local_times(contract.period.time_zone, first, end - first)
-            self._made.append((timetable_of(terms.spans, local, first, by_day=terms.depends_on_days), first))
+            self._made.append(
+                (timetable_of(terms.spans, local, first, by_day=is_dated or terms.depends_on_days), first)
+            )
             self._inferred.append(terms.sells_inferred_entries)
         return self._timetables[key]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import date
 from fractions import Fraction
-from typing import NamedTuple
 
 from cloud_jobs.billing.contracts import AccountContract, PayerContract, Pool, PoolKey, Span
 from cloud_jobs.billing.rating.fees import AccountYear
@@ -25,48 +24,40 @@ from cloud_jobs.billing.units import round_ratio
 # Pools with usage of earlier periods.
 
 
-def shares_after(before: Uses, uses: Uses) -> Iterable[PoolShare]:
-    """The shares of a period in a pool with uses before it: what all of them cost, less what those before cost.
+@dataclass(slots=True)
+class PoolSoFar:
+    """What a pool had in earlier periods: uses, and what they cost and had free, not rounded."""
 
-    So the periods of a pool together cost what it costs at once. A period's amount, which is below 0 if more units make
-    earlier ones cheaper, is divided as if the units before had come first.
-    """
-    if not before:
-        return pool_shares(uses)
-    together = {use: before.get(use, 0) + uses.get(use, 0) for use in {**before, **uses}}
-    now, past = _rounded(together), _rounded(before)
-    minor, free, shares = now.minor - past.minor, now.free - past.free, exact_shares(uses, before)
-    weights = [share.minor for share in shares.values()]
-    weights = weights if any(weights) else [Fraction(share.quantity) for share in shares.values()]
-    whole = sum(weights, Fraction(0))
-    amounts = split_exact(abs(minor), [abs(minor) * weight / whole for weight in weights])
-    frees = split_exact(free, [share.free for share in shares.values()])
-    return [
-        PoolShare(*key, share.quantity, free_part, -amount if minor < 0 else amount)
-        for (key, share), free_part, amount in zip(shares.items(), frees, amounts, strict=True)
-    ]
+    uses: Counter[tuple[RatedPrice, Place]] = field(default_factory=Counter)
+    minor: Fraction = Fraction(0)
+    free: Fraction = Fraction(0)
 
-
-class _Rounded(NamedTuple):
-    minor: int
-    free: int
-
-
-def _rounded(uses: Uses) -> _Rounded:
-    shares = [*exact_shares(uses).values()]
-    minor = sum((share.minor for share in shares), Fraction(0))
-    return _Rounded(round_ratio(*minor.as_integer_ratio()), int(sum((share.free for share in shares), Fraction(0))))
+    def add(self, uses: Uses) -> list[PoolShare]:
+        """The shares of the next period, whose uses come after those before: what all periods cost, rounded, less what
+        those before cost. So none gives anything back, and together they are rounded once.
+        """
+        shares = exact_shares(uses, self.uses)
+        minors, frees = [one.minor for one in shares.values()], [one.free for one in shares.values()]
+        minor, free = sum(minors, self.minor), sum(frees, self.free)
+        rounded = round_ratio(*minor.as_integer_ratio()) - round_ratio(*self.minor.as_integer_ratio())
+        parts = split_exact(int(free) - int(self.free), frees), split_exact(rounded, minors)
+        self.minor, self.free = minor, free
+        self.uses.update(uses)
+        return [
+            PoolShare(*key, share.quantity, free_part, amount)
+            for (key, share), free_part, amount in zip(shares.items(), *parts, strict=True)
+        ]
 
 
 OwnedPool = tuple[str, str, str, PoolKey, date | None]
-"""Account ("": all of the payer), tenant, device, pool, and its first day."""
+"""Account (of a pool of accounts), tenant, device, pool, and its first day."""
 
 
 class SharedPools:
     """Pools of a payer that have usage of several accounts or periods. Periods are rated in order."""
 
     def __init__(self) -> None:
-        self._before: defaultdict[OwnedPool, Counter[tuple[RatedPrice, Place]]] = defaultdict(Counter)
+        self._before: defaultdict[OwnedPool, PoolSoFar] = defaultdict(PoolSoFar)
         self._uses: defaultdict[OwnedPool, Counter[tuple[RatedPrice, Place]]] = defaultdict(Counter)
         self._shares: dict[str, list[tuple[PoolKey, PoolShare]]] | None = None
 
@@ -80,8 +71,9 @@ class SharedPools:
     ) -> None:
         """Adds a quantity of an account in the period of a contract. `day`: for a pool of a day or week."""
         pool, place = use[0].pool, use[1]
-        of_tree = pool.scope is Pool.TREE
-        account, year, first = ("", contract.year, None) if of_tree else (terms.id, terms.year, None)
+        # a device takes its pools along to another account of the payer
+        account = terms.id if pool.scope is Pool.ACCOUNT else ""
+        year, first = contract.year if pool.scope is Pool.TREE else terms.year, None
         device = (place.tenant, place.device) if pool.scope is Pool.DEVICE else ("", "")
         if pool.span is Span.YEAR:
             assert year is not None, "a contract with a pool of a year has contract years"
@@ -97,15 +89,12 @@ class SharedPools:
         if self._shares is None:
             self._shares = defaultdict(list)
             for of, uses in self._uses.items():
-                for share in shares_after(self._before.get(of, {}), uses):
+                for share in pool_shares(uses) if of[3].span is Span.CYCLE else self._before[of].add(uses):
                     self._shares[share.place.account].append((of[3], share))
         return self._shares.get(account, [])
 
     def end_period(self) -> None:
-        """What was used is before the next period. A pool of a period is not continued."""
-        for of, uses in self._uses.items():
-            if of[3].span is not Span.CYCLE:
-                self._before[of].update(uses)
+        """The next period begins."""
         self._uses.clear()
         self._shares = None
 

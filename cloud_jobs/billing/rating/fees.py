@@ -17,12 +17,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration, Span
+from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration, Span, Tariff
 from cloud_jobs.billing.contracts.attributes import matches
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind, by_tax
-from cloud_jobs.billing.rating.pools import PriceBook, RatedPrice, shared, worth_of
+from cloud_jobs.billing.rating.pools import Place, PriceBook, RatedPrice, shared, worth_of
 from cloud_jobs.billing.rating.terms import fee_text, minimum_text
 from cloud_jobs.billing.units import Meter, round_ratio
 
@@ -43,8 +43,17 @@ def days_within(period: BillingPeriod, begin_us: int, end_us: int) -> Days:
     return frozenset(day[begin:until].tolist())
 
 
+@lru_cache(maxsize=4096)
+def days_held(period: BillingPeriod, begin_us: int, end_us: int) -> Days:
+    """The local days that belong to a time: those whose end it has; if it has none, the day on which it begins. So a
+    day on which a device changes accounts is the later one's.
+    """
+    found, after = days_within(period, begin_us, end_us), days_within(period, end_us, EVER)
+    return found - after or (found if days_within(period, 0, begin_us) else frozenset())
+
+
 def account_days(terms: AccountContract, period: BillingPeriod) -> Days:
-    return frozenset().union(*(days_within(period, *time) for time in terms.times))
+    return frozenset().union(*(days_held(period, *time) for time in terms.times))
 
 
 def _days_of_versions(begins: Sequence[int], terms: AccountContract, period: BillingPeriod) -> list[Days]:
@@ -57,18 +66,23 @@ def _days_of_versions(begins: Sequence[int], terms: AccountContract, period: Bil
 
 
 class AgreedFee(NamedTuple):
-    """A fee with its currency, in which one unit is `worth` minor units of the payer, and its days in the account."""
+    """A fee with its currency, in which one unit is `worth` minor units of the payer, and its days in the account.
+
+    `is_whole`: a day is enough for all of it.
+    """
 
     fee: Fee
     currency: str
     worth: Fraction
     days: Days
+    is_whole: bool
 
 
 def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook) -> Iterator[AgreedFee]:
     """The fees of the tariff, then those of the account.
 
-    Versions that repeat a fee, whatever its begin and end, are one. Of whole fees with one id the last in force counts.
+    Versions that repeat a fee, whatever its begin, end and proration, are one; the last in force says whether it is
+    whole, and is then the only one.
     """
     pays = contract.payer.currency
     of_tariff = [
@@ -78,42 +92,69 @@ def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook
     of_account = [(span.begin_us, span.fees, pays, worth_of(pays, contract)) for span in terms.fees]
     for versions in (of_tariff, of_account):
         found: defaultdict[str, defaultdict[tuple[Fee, str, Fraction], set[int]]]
-        found = defaultdict(lambda: defaultdict(set))
+        found, last = defaultdict(lambda: defaultdict(set)), dict[str, tuple[int, bool]]()
         days_of = _days_of_versions([one[0] for one in versions], terms, contract.period)
         for (_, fees, currency, worth), days in zip(versions, days_of, strict=True):
             for fee in fees:
                 held, same = days, fee
-                if fee.begin or fee.end:
+                if fee.begin or fee.end or fee.is_whole:
                     # a version that only lets it end is the same fee
                     held = frozenset(day for day in days if fee.holds_on(date.fromordinal(day)))
-                    same = fee.model_copy(update={"begin": None, "end": None})
+                    same = fee.model_copy(update={"begin": None, "end": None, "proration": Proration.BY_DAY})
                 if held:
                     found[fee.id][same, currency, worth].update(held)
-        for of_id in found.values():
-            last = max(of_id, key=lambda one: max(of_id[one]))
-            for agreed in [last] if last[0].is_whole else [one for one in of_id if not one[0].is_whole]:
-                yield AgreedFee(*agreed, frozenset(of_id[agreed]))
+                    last[fee.id] = max(held), fee.is_whole
+        for name, of_id in found.items():
+            is_whole = last[name][1]
+            for agreed in [max(of_id, key=lambda one: max(of_id[one]))] if is_whole else of_id:
+                yield AgreedFee(*agreed, frozenset(of_id[agreed]), is_whole)
 
 
 @dataclass(slots=True)
 class AccountYear:
     """What the earlier periods of an account's contract year came to, in minor units.
 
-    `kept`: usage charges after caps. `owed_minor`: all charges. `days`: local days on which it was in force.
+    `kept`: usage charges after caps. `owed_minor`: all charges. `minimums`: those of the year, each with the local days
+    on which it was agreed; the last one last.
     """
 
     kept: Counter[UsePlace] = field(default_factory=Counter)
     owed_minor: int = 0
-    days: int = 0
+    minimums: dict[AgreedMinimum, int] = field(default_factory=dict)
     had_devices: bool = False
+
+    def add_days(self, terms: AccountContract, contract: PayerContract, book: PriceBook) -> None:
+        """Adds the minimums of a period and its devices."""
+        self.had_devices |= bool(terms.assigned)
+        own, of_version = account_days(terms, contract.period), _days_of_versions(book.begins, terms, contract.period)
+        for tariff, worth, held in zip(book.tariffs, book.worths, of_version, strict=True):
+            days = held & own
+            if tariff.minimum_amount is not None and tariff.minimum_span is Span.YEAR and days:
+                agreed = AgreedMinimum.of(tariff, worth)
+                self.minimums[agreed] = self.minimums.pop(agreed, 0) + len(days)
+
+
+class AgreedMinimum(NamedTuple):
+    """A minimum, in a currency in which one unit is `worth` minor units of the payer."""
+
+    amount: Decimal
+    currency: str
+    worth: Fraction
+    is_whole: bool
+    without_devices: bool
+
+    @classmethod
+    def of(cls, tariff: Tariff, worth: Fraction) -> AgreedMinimum:
+        assert tariff.minimum_amount is not None
+        is_whole = tariff.proration is Proration.WHOLE
+        return cls(tariff.minimum_amount, tariff.currency, worth, is_whole, tariff.minimum_without_devices)
 
 
 class FeeDue(NamedTuple):
     """A fee of an account or a device, and what it comes to.
 
-    `days`: those that are charged, and those that they are a part of. `usage`: the charges that a per cent is of, after
-    caps, by their tax. `minor`: rounded. `taxed`: the same by tax. `is_limited`: the credit is larger than what was
-    there.
+    `days`: those that are charged, and those that they are a part of. `usage`: what a per cent is of, after caps and of
+    its days, by tax. `minor`: rounded. `taxed`: the same by tax. `is_limited`: a credit is larger than what there was.
     """
 
     agreed: AgreedFee
@@ -134,7 +175,7 @@ class FeeDue(NamedTuple):
         """Before rounding, and before what is there limits a credit."""
         fee, (charged, whole) = self.agreed.fee, self.days
         if fee.percent is not None:
-            return self.usage_minor * Fraction(fee.percent) / 100 * Fraction(charged, whole)
+            return self.usage_minor * Fraction(fee.percent) / 100
         return Fraction(fee.amount or 0) * self.agreed.worth * Fraction(charged, whole)
 
     def charges(self, account: str) -> list[Charge]:
@@ -162,10 +203,18 @@ class UsePlace(NamedTuple):
 
 KeptShares = Mapping[UsePlace, Fraction]
 """The share of usage charges that caps leave; what is not in it is not capped."""
+UsesByDay = Mapping[tuple[Meter, Place, str, str], Mapping[date, int]]
+"""For each usage charge (meter, place, price and tax) what each local day had of it; empty if no fee needs that."""
 
 
 def fees_due(
-    terms: AccountContract, contract: PayerContract, book: PriceBook, charges: Sequence[Charge], kept: KeptShares
+    terms: AccountContract,
+    contract: PayerContract,
+    book: PriceBook,
+    charges: Sequence[Charge],
+    kept: KeptShares,
+    *,
+    by_day: UsesByDay,
 ) -> list[FeeDue]:
     """The fees of an account with these usage charges and caps, surcharges before credits."""
     whole = _days_of_cycle(contract)
@@ -174,7 +223,8 @@ def fees_due(
     dues: list[FeeDue] = []
     for agreed in agreed_fees(terms, contract, book):
         fee, is_percent, rounded = agreed.fee, agreed.fee.percent is not None, dict[tuple[int, int], int]()
-        usage = _usage_of(fee, charges, kept) if is_percent else {}
+        uses = {} if agreed.is_whole else by_day
+        usage = _usage_of(agreed, charges, kept, uses) if is_percent else {}
         if fee.scope is Pool.DEVICE:
             devices = devices or _devices(terms.assigned, contract.period)
         of_fee = devices if fee.scope is Pool.DEVICE else account
@@ -184,9 +234,8 @@ def fees_due(
         for scope, (region, days) in of_fee.items():
             charged = len(agreed.days & days)
             if charged and (not is_percent or usage.get(scope)):
-                # usage is only from days on which device and account are there
                 of = len(days) if is_percent else whole
-                share = of if fee.is_whole else charged, of
+                share = of if agreed.is_whole else charged, of
                 due = FeeDue(agreed, scope, region, share, usage.get(scope, {}), 0, {})
                 if is_percent or share not in rounded:
                     # nearly all devices have the same days
@@ -229,21 +278,29 @@ def _devices(assigned: Iterable[Assigned], period: BillingPeriod) -> dict[Scope,
     """Region and days of each device, in order."""
     found: dict[Scope, tuple[str, Days]] = {}
     for one in sorted(assigned):
-        scope, days = (one.tenant, one.device), days_within(period, one.begin_us, one.end_us)
+        scope, days = (one.tenant, one.device), days_held(period, one.begin_us, one.end_us)
         region, before = found.get(scope, (one.region, frozenset()))
         found[scope] = min(region, one.region), before | days
     return found
 
 
-def _usage_of(fee: Fee, charges: Iterable[Charge], kept: KeptShares) -> dict[Scope, dict[str, Fraction]]:
-    """The usage charges after caps that a per cent is of, by tax; without those of 0."""
-    found: dict[Scope, dict[str, Fraction]] = {}
+def _usage_of(
+    agreed: AgreedFee, charges: Iterable[Charge], kept: KeptShares, by_day: UsesByDay
+) -> dict[Scope, dict[str, Fraction]]:
+    """The usage charges after caps that a per cent is of, by tax; without those of 0. Of a charge it is the part of the
+    quantity that is of its days.
+    """
+    fee, found = agreed.fee, dict[Scope, dict[str, Fraction]]()
     for key, _, _, minor, *_ in charges:
         if minor and key.kind is ChargeKind.USAGE and key.meter is not None and fee.covers(key.meter, key.zone):
             scope = (key.tenant, key.device) if fee.scope is Pool.DEVICE else _ACCOUNT
             of = UsePlace(key.tenant, key.device, key.meter, key.zone, key.window_id, key.tax)
             of_scope = found.setdefault(scope, {})
-            if part := minor * (kept.get(of, Fraction(1)) if kept else Fraction(1)):
+            part = minor * (kept.get(of, Fraction(1)) if kept else Fraction(1))
+            if uses := by_day.get((key.meter, Place.of(key), key.price, key.tax)):
+                of_days = sum(one for day, one in uses.items() if day.toordinal() in agreed.days)
+                part *= Fraction(of_days, sum(uses.values()))
+            if part:
                 of_scope[key.tax] = of_scope.get(key.tax, Fraction(0)) + part
     return found
 
@@ -270,34 +327,34 @@ class MinimumDue(NamedTuple):
         return [Charge(key._replace(tax=tax), 0, 0, part, None) for tax, part in self.taxed.items()]
 
 
-def minimum_due(
+def minimums_due(
     terms: AccountContract, contract: PayerContract, book: PriceBook, owed: Mapping[str, int], year: AccountYear
-) -> MinimumDue | None:
-    """The minimum of the last version at the taxes of what is owed; None if the account has none, or owes as much.
-
-    That of a contract year is due in its last period, or in the account's, for what both have come to by then.
+) -> list[MinimumDue]:
+    """What is missing to the minimum of the last version, and to those of the contract year, at the taxes of what is
+    owed. Those of a year are due in its last period, or in the account's, each for its days.
     """
-    tariff = book.tariffs[-1] if book.tariffs else None
-    if tariff is None or tariff.minimum_amount is None:
-        return None
-    whole = _days_of_cycle(contract)
+    tariff, found = book.tariffs[-1] if book.tariffs else None, list[MinimumDue]()
+    there = {tax: of_tax for tax, of_tax in owed.items() if of_tax > 0} or {contract.payer.vat.tax: 1}
+
+    def add(agreed: Mapping[AgreedMinimum, int], whole: int, owed_minor: int, span: Span, *, has_devices: bool) -> None:
+        *_, last = (None, *agreed)
+        for one in [last] if last and last.is_whole else agreed:
+            days = whole if one.is_whole else agreed[one], whole
+            exact = Fraction(one.amount) * one.worth * Fraction(*days)
+            least = round_ratio(*exact.as_integer_ratio())
+            missing = least - owed_minor
+            if missing > 0 and (has_devices or one.without_devices):
+                taxed = shared(missing, there)
+                found.append(MinimumDue(one.amount, one.currency, days, exact, owed_minor, missing, taxed, span))
+            # the next one is for other days
+            owed_minor = max(0, -missing)
+
     own, owed_minor = len(account_days(terms, contract.period)), sum(owed.values())
-    has_devices = bool(terms.assigned)
-    if tariff.minimum_span is Span.YEAR:
-        assert terms.year is not None, "a contract with a minimum of a year has contract years"
-        if contract.period.last_day != terms.year[1] and not terms.ends:
-            return None
-        whole, own = (terms.year[1] - terms.year[0]).days + 1, own + year.days
-        owed_minor, has_devices = owed_minor + year.owed_minor, has_devices or year.had_devices
-    if not tariff.minimum_without_devices and not has_devices:
-        return None
-    days = (own if tariff.proration is Proration.BY_DAY else whole), whole
-    exact = Fraction(tariff.minimum_amount) * book.worths[-1] * Fraction(*days)
-    minor = round_ratio(*exact.as_integer_ratio()) - owed_minor
-    if minor <= 0:
-        return None
-    there = {tax: of_tax for tax, of_tax in owed.items() if of_tax > 0}
-    taxed = shared(minor, there or {contract.payer.vat.tax: 1})
-    return MinimumDue(
-        tariff.minimum_amount, tariff.currency, days, exact, owed_minor, minor, taxed, tariff.minimum_span
-    )
+    if own and tariff and tariff.minimum_amount is not None and tariff.minimum_span is Span.CYCLE:
+        agreed = {AgreedMinimum.of(tariff, book.worths[-1]): own}
+        add(agreed, _days_of_cycle(contract), owed_minor, Span.CYCLE, has_devices=bool(terms.assigned))
+    if terms.year and (contract.period.last_day == terms.year[1] or terms.ends):
+        owed_minor += year.owed_minor + sum(due.minor for due in found)
+        whole = (terms.year[1] - terms.year[0]).days + 1
+        add(year.minimums, whole, owed_minor, Span.YEAR, has_devices=year.had_devices)
+    return found

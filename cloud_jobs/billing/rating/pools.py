@@ -279,12 +279,13 @@ def pool_stages(uses: Uses, before: Uses = _NOTHING) -> list[PoolStage]:
 
 
 def _stages(uses: Uses) -> list[tuple[tuple[RatedPrice, Place, int], ...]]:
-    ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_version_of)
+    ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_order_of)
     return [tuple(stage) for _, stage in groupby(ordered, key=_terms_of)]
 
 
-def _version_of(use: tuple[RatedPrice, Place, int]) -> int:
-    return use[0].version
+def _order_of(use: tuple[RatedPrice, Place, int]) -> tuple[int, str]:
+    # two accounts of a device may have two tariffs
+    return use[0].version, str(use[0].terms)
 
 
 def _terms_of(use: tuple[RatedPrice, Place, int]) -> object:
@@ -377,6 +378,7 @@ class PriceBook:
     def __init__(self, tariffs: tuple[TariffSpan, ...], contract: PayerContract) -> None:
         self.spans = tariffs
         self.tariffs = tuple(one.tariff for one in tariffs)
+        self.begins = tuple(one.begin_us for one in tariffs)
         self.worths = tuple(worth_of(tariff.currency, contract) for tariff in self.tariffs)
         self._listed: list[Mapping[PricePlace, Sequence[RatedPrice]]] = []
         self._terms: dict[object, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
@@ -44,9 +44,8 @@ from cloud_jobs.billing.rating.fees import (
     MinimumDue,
     Scope,
     UsePlace,
-    account_days,
     fees_due,
-    minimum_due,
+    minimums_due,
 )
 from cloud_jobs.billing.rating.pools import (
     Exact,
@@ -105,6 +104,8 @@ class AccountRating:
         self._charges = charges
         self._shared = (earlier or EarlierPeriods()).pools
         self._dated: dict[RatedPrice, RatedPrice] = {}
+        self._has_dated_percents = terms.has_dated_percents
+        self.by_day = defaultdict[tuple[Meter, Place, str, str], Counter[date]](Counter)
         self._is_capped_by_day = any(book.capped_by_day)
         if self._is_capped_by_day:
             self.capping = capping_versions(terms, book, contract.period)
@@ -143,6 +144,8 @@ class AccountRating:
             if uses is None:
                 uses = self._pools[of_pool] = {}
             uses[price, place] = uses.get((price, place), 0) + quantity
+        if self._has_dated_percents and day:
+            self.by_day[meter, place, price.text, price.tax][day] += quantity
         if self._is_capped_by_day:
             self._count_day(price, cell)
 
@@ -170,6 +173,8 @@ class AccountRating:
         """Facts are charged one by one, but add up to one charge for each place and price."""
         for fact in facts:
             self._facts[fact[:4]].append(fact)
+            if self._has_dated_percents and fact.minor:
+                self.by_day[fact[:4]][fact.day] += fact.minor
             if self._is_capped_by_day:
                 _, _, tenant, device, zone, window = fact.place
                 place = UsePlace(tenant, device, fact.meter, zone, window_id(window), fact.tax)
@@ -351,8 +356,7 @@ class CapRemainder:
     ) -> CapReduction:
         """The negative charges of a cap, by text and tax. The keys lose their shares, so the next cap sees the rest."""
         before, charges, taken = self.total(keys), list[Charge](), defaultdict[str, int](int)
-        # a pool of a year may have given back some of an earlier period
-        whole, amounts = sum(minor.values()), [max(0, self._amounts[of]) for of in keys]
+        whole, amounts = sum(minor.values()), [self._amounts[of] for of in keys]
         for of, part, amount in zip(keys, split(whole, Exact(whole), amounts), amounts, strict=True):
             self._amounts[of] -= part
             taken[of.tax] += part
@@ -607,31 +611,32 @@ class AccountBill(NamedTuple):
     usage: list[Charge]
     caps: list[CapReduction]
     fees: list[FeeDue]
-    minimum: MinimumDue | None
+    minimums: list[MinimumDue]
 
     @property
     def charges(self) -> list[Charge]:
         # a tariff and an account may have fees that say the same
         fees = _one_of_each_key([charge for due in self.fees for charge in due.charges(self.account)])
-        minimum = [] if self.minimum is None else self.minimum.charges(self.account)
-        return [*self.usage, *(charge for cap in self.caps for charge in cap.charges), *fees, *minimum]
+        least = [charge for due in self.minimums for charge in due.charges(self.account)]
+        return [*self.usage, *(charge for cap in self.caps for charge in cap.charges), *fees, *least]
 
 
 def account_bill(rating: AccountRating, contract: PayerContract, before: EarlierPeriods) -> AccountBill:
     """Usage, daily caps, period caps, fees and the minimum of an account. Raises BillingError."""
-    book, bill, left = rating.book, AccountBill(rating.account, rating.usage_charges(), [], [], None), None
+    book, bill, left = rating.book, AccountBill(rating.account, rating.usage_charges(), [], [], []), None
     year = before.year_of(rating.terms)
     if rating.terms.year or any(tariff.caps for tariff in book.tariffs):
         left = CapRemainder(rating.account, bill.usage)
         bill = bill._replace(caps=[*daily_caps(rating, left), *period_caps(book, left, year)])
-    charges, used = bill.charges if bill.caps else bill.usage, sum(charge.amount_minor for charge in bill.usage)
-    assert sum(charge.amount_minor for charge in charges) >= min(0, used), "caps took off more than there was"
+    charges = bill.charges if bill.caps else bill.usage
+    assert sum(charge.amount_minor for charge in charges) >= 0, "caps took off more than there was"
     if rating.terms.fees or any(tariff.fees for tariff in book.tariffs):
-        bill = bill._replace(fees=fees_due(rating.terms, contract, book, charges, left.kept if left else {}))
-    bill = bill._replace(minimum=minimum_due(rating.terms, contract, book, by_tax(bill.charges), year))
+        kept = left.kept if left else {}
+        bill = bill._replace(fees=fees_due(rating.terms, contract, book, charges, kept, by_day=rating.by_day))
+    if rating.terms.year:
+        year.add_days(rating.terms, contract, book)
+    bill = bill._replace(minimums=minimums_due(rating.terms, contract, book, by_tax(bill.charges), year))
     if rating.terms.year and left:
         year.kept.update(left.amounts)
         year.owed_minor += sum(charge.amount_minor for charge in bill.charges)
-        year.days += len(account_days(rating.terms, contract.period))
-        year.had_devices |= bool(rating.terms.assigned)
     return bill

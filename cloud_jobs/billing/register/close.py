@@ -8,6 +8,7 @@ run that died are never named.
 from __future__ import annotations
 
 import gc
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ from cloud_jobs.billing.register.tables import (
     taxes_text,
 )
 from cloud_jobs.billing.units import Meter
+from cloud_jobs.errors import CloudError
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
@@ -234,6 +236,7 @@ RECORDS_COLUMNS: Final = ("seq_ranges", "day")
 _WITHIN: Final = timedelta(days=2)
 """The largest distance of a local day from the same day in UTC."""
 _MAX_UNBILLED: Final = 5
+MAX_FAULT_CHARACTERS: Final = 300
 
 
 class ClosedGroup(NamedTuple):
@@ -546,35 +549,53 @@ def closing_of(one: RatedPayer | UnratedPayer, run: ClosingRun, fences: ClosingF
 
 
 def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iterator[RatedPayer | UnratedPayer]:
-    """Rates the usage of each payer at the reader's state of the lake. A fault of one payer affects no other.
+    """Rates the usage of each payer at the reader's state of the lake. A fault of one payer affects no other, also one
+    of this program.
 
     Raises LakeError, StoreUnavailable.
     """
-    books = PriceBooks()
+    used, books = dict[str, _Used](), PriceBooks()
     try:
         used = reader.read(contracts, books)
-    except BillingError:
-        if len(contracts) > 1:
-            # one payer is at fault; rate each by itself
-            for one in contracts:
-                yield from rate_payers(reader, [one])
+    except _OF_ALL_PAYERS:
+        raise
+    except Exception as fault:  # noqa: BLE001, one payer is at fault, so each is read by itself
+        if len(contracts) == 1:
+            yield UnratedPayer(contracts[0], _reason(contracts[0], fault))
             return
-        used = {}
     for one in contracts:
-        its = used.get(one.id)
-        try:
-            if its is None:
-                its = reader.read([one], books)[one.id]
-            rated = rate(one, its.cells, its.metered, books, its.facts, earlier=its.earlier, usage_charges=its.charges)
-        except BillingError as fault:
-            yield UnratedPayer(one, str(fault))
+        if one.id not in used:
+            yield from rate_payers(reader, [one])
             continue
-        totals = control_totals(one, its.assigned, its.quantities, rated)
-        if reader.against_records:
-            wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
-            totals = (*record_totals(one.id, its.records, wrong), *totals)
-        certificates = [its.certificates[device] for device in one.devices] if reader.certifies else []
-        yield RatedPayer(one, rated, certificates, totals, unseen_visits(one, its.facts), its.open_ends)
+        try:
+            yield _rated(reader, one, used[one.id], books)
+        except _OF_ALL_PAYERS:
+            raise
+        except Exception as fault:  # noqa: BLE001
+            yield UnratedPayer(one, _reason(one, fault))
+
+
+_OF_ALL_PAYERS: Final = (CloudError, OSError, MemoryError)
+"""What is no payer's fault."""
+
+
+def _reason(contract: PayerContract, fault: Exception) -> str:
+    if isinstance(fault, BillingError):
+        return str(fault)
+    # by the standard library, because executors write its lines to their log without any settings
+    logging.getLogger(__name__).error("account %r cannot be rated", contract.id, exc_info=fault)
+    named = f"{type(fault).__name__}: {str(fault)[:MAX_FAULT_CHARACTERS]}"
+    return f"a fault of this program, not of the contract: {named}; report it with the traceback in the log"
+
+
+def _rated(reader: UsageReader, one: PayerContract, its: _Used, books: PriceBooks) -> RatedPayer:
+    rated = rate(one, its.cells, its.metered, books, its.facts, earlier=its.earlier, usage_charges=its.charges)
+    totals = control_totals(one, its.assigned, its.quantities, rated)
+    if reader.against_records:
+        wrong = {device: reader.miscounted[device] for device in one.devices if device in reader.miscounted}
+        totals = (*record_totals(one.id, its.records, wrong), *totals)
+    certificates = [its.certificates[device] for device in one.devices] if reader.certifies else []
+    return RatedPayer(one, rated, certificates, totals, unseen_visits(one, its.facts), its.open_ends)
 
 
 def _paying(contracts: Contracts, days: Days) -> list[str]:

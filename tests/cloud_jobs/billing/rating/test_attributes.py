@@ -97,9 +97,9 @@ def test_a_fee_is_for_the_days_on_which_a_device_has_the_attributes() -> None:
     fee = {"id": "hgv", "name": "Heavy", "amount": "31.00", "scope": "device", "devices": {"class": "hgv"}}
     devices = [device(end=MID, attributes=HGV), device(begin=MID), device("van-2"), device("van-3", attributes=HGV)]
     found = rated(tariff(fees=[fee]), devices)
-    # 1 to 16 March: the assignment ends at 01:00 in Berlin
+    # 1 to 15 March: the assignment ends at 01:00 of the 16th in Berlin
     assert lines(found) == [
-        ("Heavy: 31.00 EUR a period, for each device, 16 of 31 days, only class hgv", 1600),
+        ("Heavy: 31.00 EUR a period, for each device, 15 of 31 days, only class hgv", 1500),
         ("Heavy: 31.00 EUR a period, for each device, only class hgv", 3100),
     ]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.billing_period import BillingPeriod, Cycle, cycle_days
-from cloud_jobs.billing.contracts import BlockedPayer, Contracts
+from cloud_jobs.billing.contracts import BlockedPayer, Contracts, Tariff
 from cloud_jobs.billing.rating import ChargeKind, PeriodUsage, RatedAccount, cells_of_usage, rate
 from tests.cloud_jobs.billing.contracts.makers import (
     BERLIN,
@@ -61,23 +61,19 @@ amounts = st.sampled_from(["0.25", "0.333", "1", "0"])
 
 @st.composite
 def yearly_prices(draw: st.DrawFn, *, monotone: bool = False) -> dict[str, Any]:
-    """A tariff with a pool of a year (or day, or week) whose two places may have different amounts."""
+    """A tariff with a pool of a year (or day, or week) for two places."""
     pool = {"id": "km", "scope": draw(st.sampled_from(["device", "account", "tree"])), "unit": "km"}
     pool |= {
         "span": draw(st.sampled_from(["year", "year", "week", "day"])),
         "allowance": draw(st.sampled_from(["0", "30"])),
     }
-    made = []
-    for zone in ("", "*"):
-        one = price(draw(amounts), zone=zone, pool="km")
-        if draw(st.booleans()):
-            del one["unit_amount"]
-            tiers = [{"up_to": "40", "unit_amount": draw(amounts)}, {"unit_amount": draw(amounts)}]
-            one |= {
-                "tiers": tiers,
-                "tier_mode": "graduated" if monotone else draw(st.sampled_from(["graduated", "volume"])),
-            }
-        made.append(one)
+    modes = ["graduated"] if monotone or pool["span"] != "day" else ["graduated", "volume"]
+    one = price(draw(amounts), pool="km")
+    if draw(st.booleans()):
+        del one["unit_amount"]
+        tiers = [{"up_to": "40", "unit_amount": draw(amounts)}, {"unit_amount": draw(amounts)}]
+        one |= {"tiers": tiers, "tier_mode": draw(st.sampled_from(modes))}
+    made = [one | {"zone": zone} for zone in ("", "*")]
     if draw(st.booleans()):
         made = [one | {"step": "7"} for one in made]
     return tariff(*made, effective_from=BEGIN, pools=[pool])
@@ -140,6 +136,8 @@ def test_the_periods_of_a_year_are_the_year(
     """Also if a price changes within, a minimum is of the year, and whatever the order of the rows is."""
     later = data.draw(yearly_prices()) | {"effective_from": "2026-08-20T10:00:00Z"}
     later |= {"pools": [prices["pools"][0] | {"allowance": later["pools"][0]["allowance"]}]}
+    if prices["pools"][0]["span"] != "day":
+        later |= {"prices": [{key: one[key] for key in one if key != "tier_mode"} for one in later["prices"]]}
     of_year = {"minimum_amount": "25", "minimum_span": "year"}
     # a period divides a pool of the tree over the accounts by its own usage
     minimum = data.draw(st.sampled_from([{}, of_year] if prices["pools"][0]["scope"] != "tree" else [{}]))
@@ -161,12 +159,13 @@ def test_a_cap_of_a_year_is_the_most_and_a_higher_price_never_lowers_what_is_owe
     prices |= {"caps": [{"scope": scope, "span": "year", "amount": "10"}]}
     # a period divides a pool of several devices over them by its own usage
     prices |= {"pools": [prices["pools"][0] | {"scope": "device"}]}
-    dearer = {**prices["prices"][0]}
-    if "unit_amount" in dearer:
-        dearer["unit_amount"] = str(float(dearer["unit_amount"]) + 0.5)
-    else:
-        dearer["tiers"] = [one | {"unit_amount": str(float(one["unit_amount"]) + 0.5)} for one in dearer["tiers"]]
-    raised = prices | {"prices": [dearer, *prices["prices"][1:]]}
+
+    def dearer(one: dict[str, Any]) -> dict[str, Any]:
+        if "tiers" in one:
+            return one | {"tiers": [dearer(tier) for tier in one["tiers"]]}
+        return one | {"unit_amount": str(float(one["unit_amount"]) + 0.5)}
+
+    raised = prices | {"prices": [dearer(one) for one in prices["prices"]]}
     sums = []
     for one in (prices, raised):
         bills = [billed(agreed([one], "quarter"), *days, rows) for days in cycles("quarter")]
@@ -266,6 +265,75 @@ def test_earlier_periods_are_those_of_the_cycle_of_their_time() -> None:
     assert "close 2026-07, 2026-08-01/2026-08-14, 2026-08-15/2026-09-30 instead" in refused(odd, "2026-Q3")
     cut = billed(odd, date(2026, 8, 15), date(2026, 9, 30), [])
     assert [one.key.price for one in cut.charges] == ["Rate: 1000.00 EUR a period, 47 of 92 days"]
+
+
+def test_no_period_of_a_year_gives_back_what_an_earlier_one_paid() -> None:
+    """What was used first is priced first: 40 km outside at 1.00, then 40 km in zones, which are beyond the tier."""
+    tiers = [{"up_to": "40", "unit_amount": "1"}, {"unit_amount": "0"}]
+    prices = [price(pool="km", zone=zone) | {"tiers": tiers} for zone in ("", "*")]
+    for one in prices:
+        del one["unit_amount"]
+    made = agreed([tariff(*prices, effective_from=BEGIN, pools=[{"id": "km", "span": "year", "unit": "km"}])], "month")
+    at = [datetime(2026, 3, 20, 9, tzinfo=UTC), datetime(2026, 4, 20, 9, tzinfo=UTC)]
+    rows = [
+        row(hour, zone, "van", distance_mm=(40_000_000, 0, 0, 0)) for hour, zone in zip(at, ("", "port"), strict=True)
+    ]
+    assert [billed(made, *days, rows).net_minor for days in cycles("month")[:2]] == [4000, 0]
+    for of in (price(span="year"), price(pool="km")):
+        del of["unit_amount"]
+        with pytest.raises(ValueError, match="volume tiers by year"):
+            Tariff.model_validate(
+                tariff(of | {"tiers": tiers, "tier_mode": "volume"})
+                | ({"pools": [{"id": "km", "span": "year"}]} if "pool" in of else {})
+            )
+
+
+def test_a_minimum_of_a_year_is_of_the_days_on_which_it_was_agreed() -> None:
+    """Dropped in December it is due for 334 days, with those of a raised one for 31 more."""
+    acme = account("acme", device("van", begin=BEGIN), payer=payer(cycle="month")) | {"effective_from": BEGIN}
+    least = tariff(effective_from=BEGIN, minimum_amount="1200", minimum_span="year")
+    december = least | {"effective_from": "2026-11-30T23:00:00Z"}
+    dropped = made_with(acme, least, {key: december[key] for key in december if not key.startswith("minimum")})
+    assert billed(dropped, date(2026, 11, 1), date(2026, 11, 30), []).net_minor == 0
+    # 1,200.00 x 334 / 365
+    assert billed(dropped, date(2026, 12, 1), date(2026, 12, 31), []).net_minor == 109808
+    assert billed(dropped, date(2027, 12, 1), date(2027, 12, 31), []).net_minor == 0
+    rows = [row(datetime(2026, 12, 20, 9, tzinfo=UTC), "", "van", distance_mm=(1_000_000_000, 0, 0, 0))]
+    raised = billed(
+        made_with(acme, least, december | {"minimum_amount": "2400"}), date(2026, 12, 1), date(2026, 12, 31), rows
+    )
+    assert {one.key.price: one.amount_minor for one in raised.charges} == {
+        "0.45 EUR/km": 45000,
+        "at least 1200.00 EUR a year, 334 of 365 days": 109808 - 45000,
+        "at least 2400.00 EUR a year, 31 of 365 days": 20384,
+    }
+
+
+def test_a_device_takes_its_yearly_pool_along_to_another_account_and_a_day_belongs_to_one() -> None:
+    """It moves at noon on 1 July: 100 km are free once in the year, and July's rate is for 31 days in all."""
+    noon = "2026-07-01T10:00:00Z"
+    own = tariff(
+        price("1", span="year", allowance="100"),
+        effective_from=BEGIN,
+        fees=[RATE | {"amount": "31", "scope": "device"}],
+    )
+    acme = account("acme", device("van", begin=BEGIN, end=noon), payer=payer(cycle="month")) | {"effective_from": BEGIN}
+    west = account("west", device("van", begin=noon), parent="acme") | {"effective_from": BEGIN}
+    rows = [
+        row(datetime(2026, month, 2, 9, tzinfo=UTC), "", "van", distance_mm=(80_000_000, 0, 0, 0)) for month in (6, 7)
+    ]
+    found = billed(made_with(acme, west, own), date(2026, 7, 1), date(2026, 7, 31), rows)
+    assert {
+        (one.key.account, one.key.kind.value): (one.free // 1_000_000, one.amount_minor) for one in found.charges
+    } == {
+        ("west", "usage"): (20, 6000),
+        ("west", "fee"): (0, 3100),
+    }
+    late = billed(
+        made_with(acme | {"effective_until": "2026-06-30T23:00:00Z"}, own), date(2026, 7, 1), date(2026, 7, 31), []
+    )
+    # an hour of July is no day of July
+    assert late.net_minor == 0
 
 
 def made_with(*bodies: dict[str, Any]) -> Contracts:

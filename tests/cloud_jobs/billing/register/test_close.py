@@ -13,8 +13,16 @@ import pytest
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import certificates_from
+from cloud_jobs.billing.contracts import Contracts, PayerContract
 from cloud_jobs.billing.documents import DocumentContent, Form, charges_of
-from cloud_jobs.billing.register.close import ClosedGroup, Work
+from cloud_jobs.billing.register.close import (
+    ClosedGroup,
+    RatedPayer,
+    UnratedPayer,
+    UsageReader,
+    Work,
+    rate_payers,
+)
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.errors import Blocked, NotFinal, NothingClosed, NotOneNote, RegisterDamaged
@@ -23,12 +31,13 @@ from cloud_jobs.explain.issued_line import explain_line
 from cloud_jobs.job_settings import MaintenanceSettings
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
+from cloud_jobs.lake.snapshot_reads import reference_rows
 from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.reconcile import ComparisonOutcome, reconcile
 from geo.spatial import TrackSettings
-from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
+from tests.cloud_jobs.billing.contracts.makers import MARCH, account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.documents.published_rules import broken_rules
 from tests.cloud_jobs.billing.register.billed_lake import DAYS, HOUR, NOW, BilledLake, clerk, hours, used
 from tests.cloud_jobs.billing.register.metered_lake import FIXES, JANUARY, TEN, meter, metered_lake, publish, state
@@ -90,6 +99,47 @@ def test_a_device_that_changes_its_account_is_billed_to_each_for_its_own_time(tm
     )
     billed.use(*(used("van-1", 1_000, hour) for hour in hours(15)))
     assert [(one.key.payer, one.net_minor) for one in billed.close("one")] == [("acme", 450), ("beta", 225)]
+
+
+class FaultyReader(UsageReader):
+    """Has usage of one payer that no rating expects."""
+
+    def read(self, contracts: Sequence[PayerContract]) -> Any:
+        used = super().read(contracts)
+        for one in contracts:
+            if one.id == "acme":
+                used[one.id].cells[:] = [cell._replace(quantity=-1) for cell in used[one.id].cells]
+        return used
+
+
+def test_a_fault_of_the_program_blocks_one_payer_and_the_log_has_its_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    billed = BilledLake.create(tmp_path, "van-1", "van-2")
+    billed.publish(legal_entity(), tariff(price()), account("acme", device("van-1")), account("beta", device("van-2")))
+    billed.use(used("van-1", 1000), used("van-2", 1000))
+    state = take_snapshot(billed.lake, NOW)
+    agreed = [Contracts(reference_rows(billed.lake, state)).contract_of(name, MARCH) for name in ("acme", "beta")]
+    faulty, rated = rate_payers(FaultyReader(billed.lake, state, against_records=False, certifies=False), agreed)
+    assert isinstance(faulty, UnratedPayer)
+    assert isinstance(rated, RatedPayer)
+    assert faulty.reason.startswith("a fault of this program, not of the contract: AssertionError")
+    assert rated.rated.net_minor == 45
+    assert "Traceback" in caplog.text
+    assert "'acme' cannot be rated" in caplog.text
+
+
+def test_a_quarter_of_a_monthly_payer_is_blocked_and_a_year_reads_its_earlier_months(tmp_path: Path) -> None:
+    """100 km are free once in the year: 80 in February, so 60 of the 80 in March cost 0.45."""
+    billed = BilledLake.create(tmp_path, "van-1")
+    yearly = tariff(price(span="year", allowance="100"), fees=[{"id": "rate", "name": "Rate", "amount": "10"}])
+    billed.publish(legal_entity(), yearly, account("acme", device("van-1")))
+    billed.use(used("van-1", 80_000, HOUR - timedelta(days=28)), used("van-1", 80_000))
+    [quarter] = billed.close("quarter", days=(date(2026, 1, 1), date(2026, 3, 31)))
+    assert quarter.outcome is ClosingState.BLOCKED
+    assert "close 2026-01, 2026-02, 2026-03 instead" in quarter.reasons[0]
+    [march] = billed.close("march")
+    assert (march.outcome, march.net_minor) == (ClosingState.FINAL, 2700 + 1000)
 
 
 def test_days_that_a_payers_clocks_skipped_block_that_payer_and_nobody_else(tmp_path: Path) -> None:
