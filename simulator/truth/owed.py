@@ -99,6 +99,7 @@ def owed_by(
         first = min(day for account, day in caps_on if account == one.account)
         caps_on.setdefault((one.account, one.day), caps_on[one.account, first])
     charges += daily_caps(used, charges, caps_on, worth)
+    by_day = _by_day(used)
     for name in family:
         of = contracts.days_of(name, days)
         assert of is not None
@@ -107,7 +108,7 @@ def owed_by(
         own = [charge for charge in charges if charge.about.account == name]
         capped = period_caps(tariff, used, own, worth)
         charges += capped
-        fees = _fees(contracts, (name, currency), days, [*own, *capped], worth, used=_by_day(used))
+        fees = _fees(contracts, (name, currency), days, [*own, *capped], worth, used=by_day)
         charges += fees
         has_device = tariff.minimum_without_devices or _has_device(contracts, name, days)
         if tariff.minimum_amount is not None and on_days and has_device:

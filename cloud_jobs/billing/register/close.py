@@ -68,7 +68,7 @@ from cloud_jobs.billing.register.tables import (
     taxes_text,
 )
 from cloud_jobs.billing.units import Meter
-from cloud_jobs.errors import CloudError
+from cloud_jobs.errors import LakeError, StoreUnavailable
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
@@ -575,7 +575,7 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
             yield UnratedPayer(one, _reason(one, fault))
 
 
-_OF_ALL_PAYERS: Final = (CloudError, OSError, MemoryError)
+_OF_ALL_PAYERS: Final = (LakeError, StoreUnavailable, OSError, MemoryError)
 """What is no payer's fault."""
 
 
