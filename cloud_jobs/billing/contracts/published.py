@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from cloud_jobs.billing.billing_period import Cycle
 from cloud_jobs.billing.contracts.account import Account, ExchangeRate, LegalEntity
 from cloud_jobs.billing.contracts.fields import Contract
+from cloud_jobs.billing.contracts.prices import Span
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.contracts.windows import Calendar
 from cloud_jobs.billing.errors import BillingError
@@ -114,6 +115,7 @@ class TariffFacts(NamedTuple):
     sold: frozenset[str]
     not_sold: frozenset[str]
     calendar: str | None = None
+    has_year: bool = False
 
 
 class AccountFacts(NamedTuple):
@@ -154,6 +156,7 @@ def facts_of(made: Contract, numbers: dict[tuple[str, str], int]) -> AccountFact
                 sold=frozenset(one.meter.value for one in made.prices),
                 not_sold=frozenset(made.not_sold),
                 calendar=made.calendar,
+                has_year=Span.YEAR in made.spans,
             )
         case LegalEntity():
             return made.number_prefix

@@ -325,7 +325,7 @@ class Contracts:
         self._overlaps = overlaps(self._accounts, self._names)
         self._contradictions = contradictions(self._of_kind)
         tariffs = self._of_kind["tariff"].items()
-        self._of_year = {name for name, of in tariffs if any(Span.YEAR in one.facts.spans for one in of.all)}
+        self._of_year = {name for name, of in tariffs if any(one.facts.has_year for one in of.all)}
 
     def payers(self, start: datetime, end: datetime) -> list[str]:
         """The ids of the accounts that pay for some of a time, sorted, including blocked ones."""
@@ -441,7 +441,7 @@ class Contracts:
         made = self._of_period(payer_id, period)
         if fault and any(terms.is_by_cycle for terms in made.accounts):
             raise BlockedPayer(payer_id, period, [fault])
-        if any(terms.depends_on & {Span.WEEK, Span.YEAR} for terms in made.accounts):
+        if any(Span.WEEK in terms.depends_on or self._had_year(terms.id, period) for terms in made.accounts):
             return self._with_earlier(made)
         return made
 
@@ -466,16 +466,14 @@ class Contracts:
         if faults or made is None:
             raise BlockedPayer(payer_id, period, list({str(fault): fault for fault in faults}.values()))
         cycle = self.cycle_at(payer_id, period.first_day)
-        for name in names if self._of_year else ():
-            if self._had_year(name, start - _YEAR_US, end):
-                parts.spans[name].add(Span.YEAR)
         # a longer period has no cycle
         return replace(made, cut_days=cycle.cut_days if cycle.days[1] == period.last_day else 0)
 
-    def _had_year(self, name: str, start_us: int, end_us: int) -> bool:
-        """Whether the tariff of an account had something of a contract year within a time."""
-        return any(
-            Span.YEAR in one.facts.spans
+    def _had_year(self, name: str, period: BillingPeriod) -> bool:
+        """Whether the tariff of an account has something of a contract year, or had it in the year before."""
+        start_us, end_us = micros(period.start) - _YEAR_US, micros(period.end)
+        return bool(self._of_year) and any(
+            one.facts.has_year
             for of in self._accounts[name].within(start_us, end_us)
             if of.facts.tariff in self._of_year
             for one in self._of_kind["tariff"][of.facts.tariff].within(of.begin_us, of.end_us)
@@ -517,7 +515,7 @@ class Contracts:
         BlockedPayer.
         """
         period, made = made.period, self._with_years(made)
-        of_year = [terms for terms in made.accounts if Span.YEAR in terms.depends_on]
+        of_year = [terms for terms in made.accounts if self._had_year(terms.id, period)]
         faults = [fault for terms in of_year for fault in self._year_faults(made, terms)]
         begin, days = min((terms.year[0] for terms in of_year if terms.year), default=period.first_day), list[Days]()
         while not faults and begin < period.first_day:
