@@ -95,7 +95,8 @@ class _Pricing:
                 of = {terms.id: books.book(terms.spans, contract) for terms in contract.accounts}
             except BillingError:
                 of, self.is_plain[number] = {}, False
-            if contract.earlier or any(any(book.capped_by_day) for book in of.values()):
+            by_day = any(any(book.capped_by_day) for book in of.values())
+            if contract.earlier or by_day or any(terms.has_dated_percents for terms in contract.accounts):
                 self.is_plain[number] = False
             self._books.update(((number, account), book) for account, book in of.items())
         held = [*zip(cells.payer_of.tolist(), cells.holders, strict=True)]

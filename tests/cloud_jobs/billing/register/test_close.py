@@ -15,6 +15,7 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import certificates_from
 from cloud_jobs.billing.contracts import Contracts, PayerContract
 from cloud_jobs.billing.documents import DocumentContent, Form, charges_of
+from cloud_jobs.billing.rating import PriceBooks
 from cloud_jobs.billing.register.close import (
     ClosedGroup,
     RatedPayer,
@@ -104,7 +105,7 @@ def test_a_device_that_changes_its_account_is_billed_to_each_for_its_own_time(tm
 class FaultyReader(UsageReader):
     """Has usage of one payer that no rating expects."""
 
-    def read(self, contracts: Sequence[PayerContract]) -> Any:
+    def read(self, contracts: Sequence[PayerContract], books: PriceBooks | None = None) -> Any:
         used = super().read(contracts)
         for one in contracts:
             if one.id == "acme":
