@@ -103,12 +103,11 @@ def _each_day(given: Any) -> Any:
     """The days, also as ranges: `mon-fri`."""
     found = list[Any]()
     for one in given if isinstance(given, list | tuple) else [given]:
-        ends = str(one).split("-")
-        if len(ends) == 2 and {*ends} <= {*WEEKDAYS}:
-            first, last = (WEEKDAYS.index(day) for day in ends)
-            found += [WEEKDAYS[(first + at) % 7] for at in range((last - first) % 7 + 1)]
-        else:
-            found.append(one)
+        ends = [day.strip() for day in str(one).lower().split("-")]
+        if len(ends) > 2 or not {*ends} <= {*WEEKDAYS}:
+            raise ValueError(f'{one!r} is no day; write days = "mon-fri" or days = ["sat", "sun"]')
+        first, last = WEEKDAYS.index(ends[0]), WEEKDAYS.index(ends[-1])
+        found += [WEEKDAYS[(first + at) % 7] for at in range((last - first) % 7 + 1)]
     return found
 
 

@@ -188,8 +188,10 @@ def applied_price(
     `paid_base`: without free units, in the meter's base unit. Each vehicle's amount is rounded to the smallest unit, so
     a tier applied alone if its amount differs by less than one unit for each vehicle.
     """
-    head = next((term for term in terms_of(price) if "tiers" in term.facts), None)
-    if head is None or paid_base <= 0 or amount_minor <= 0:
+    terms = terms_of(price)
+    head = next((term for term in terms if "tiers" in term.facts), None)
+    # an amount is without tax, and its tiers may be with it
+    if head is None or "vat_included" in {term.key for term in terms} or paid_base <= 0 or amount_minor <= 0:
         return None
     unit = head.facts["unit"]
     if unit not in (sold := MEASURE_OF[Meter(meter)].sale_units):
@@ -209,7 +211,11 @@ def applied_price(
 
 def charged_steps(price: str, amount_minor: int, *, currency: str, digits: int) -> tuple[int, Term] | None:
     """How many steps or stays of one amount a line charges, and the price's head; None if it is no whole number."""
-    head = next((term for term in terms_of(price) if term.key in {"of_step", "of_stay"}), None)
+    terms = terms_of(price)
+    head = next((term for term in terms if term.key in {"of_step", "of_stay"}), None)
+    # what else decides an amount: their number does not follow from it
+    if {term.key for term in terms} & {"factors", "most", "vat_included"}:
+        return None
     if head is None or head.facts["currency"] != currency:
         return None
     each = Decimal(head.facts["amount"]).scaleb(digits)

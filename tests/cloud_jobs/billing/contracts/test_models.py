@@ -121,6 +121,7 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
         (tariff(windows=[window(season="peak")]), "window 'night' has a season or holidays; write calendar ="),
         (tariff(windows=[window(hours=["22:00Z-23:00Z"])]), "write begin and end in local time"),
         (tariff(windows=[window(days=[])]), "should have at least 1 item"),
+        (tariff(windows=[window(days="weekdays")]), "'weekdays' is no day; write days = \"mon-fri\""),
         (tariff(windows=[window(days=["sat-mon", "mon"])]), "names a day twice"),
         (
             tariff(price(pool="km"), price(zone="*", pool="km"), pools=[{"id": "km", "allowance": "9", "unit": "h"}]),
@@ -135,7 +136,7 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
             "prices.0 and prices.1 have one pool, 'all', and two meters",
         ),
         (tariff(minimum_amount="9", proration="by day"), "proration: Input should be 'whole' or 'by_day'"),
-        (tariff(windows=[window(days=["monday"])]), "Input should be 'mon'"),
+        (tariff(windows=[window(days=["monday"])]), "'monday' is no day; write days"),
         (
             tariff(price(allowance="10"), caps=[DAILY]),
             "caps.0 is by day, and the price for distance outside has an allowance",

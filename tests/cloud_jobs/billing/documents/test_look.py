@@ -17,7 +17,7 @@ from cloud_jobs.billing.contracts.prices import Tier
 from cloud_jobs.billing.contracts.tariff import Cap
 from cloud_jobs.billing.contracts.windows import WEEKDAYS, Window
 from cloud_jobs.billing.documents import Document, DocumentType, Look
-from cloud_jobs.billing.documents.look import TEXTS, language
+from cloud_jobs.billing.documents.look import TEXTS, applied_price, charged_steps, language
 from cloud_jobs.billing.documents.presentation import MAX_ANNEX_ENTRIES, Presentation
 from cloud_jobs.billing.rating import ChargeKind
 from cloud_jobs.billing.rating.terms import (
@@ -263,6 +263,20 @@ def test_the_price_of_the_tier_that_applied_is_shown_or_the_average(
     made = issued(taxed([charge(price=PRICES[3], amount_minor=amount_minor, quantity=quantity)]))
     [[row]] = [group.rows for group in Presentation(made, Look(language="en")).line_groups]
     assert row[4].split("\n")[0].startswith(shown) or shown in row[4]
+
+
+@pytest.mark.parametrize(
+    ("others", "counted"),
+    [({}, "4 × 30 min"), ({"most": "6"}, ""), ({"times": "axles"}, ""), ({"includes_tax": True}, "")],
+)
+def test_started_steps_are_counted_where_nothing_else_decides_the_amount(others: dict[str, Any], counted: str) -> None:
+    taxes = others.pop("includes_tax", False)
+    sold = Price.model_validate({name: of for name, of in STAY.items() if name != "most"} | others)
+    text = price_text(sold, "EUR") + (TERMS["vat_included"] if taxes else "")
+    shown = charged_steps(text, 600, currency="EUR", digits=2)
+    assert (f"{shown[0]} × {shown[1].facts['quantity']} min" if shown else "") == counted
+    tiers = f"{PRICES[3]}{TERMS['vat_included']}"
+    assert applied_price(tiers, "distance", 10_000_000, 500, currency="EUR", digits=2, vehicles=1) is None
 
 
 def test_the_annex_leaves_whole_vehicles_out_and_says_what_they_sum_to() -> None:
