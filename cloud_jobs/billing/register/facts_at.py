@@ -73,8 +73,8 @@ def read_facts(
 class _Sought(NamedTuple):
     """The devices that may have been inside a fence at a period's begin, without an event in the period that says so.
 
-    `leaving`: an account gives them away, and with them the time of a visit. `staying`: their stays are sold. `driven`:
-    quarters in which they drove, if driven days are sold; `zones`: where, as places of fences.
+    `leaving`: an account gives them away or is sold no stays any more, which ends their visits. `staying`: their stays
+    are sold. `driven`: quarters in which they drove, if driven days are sold; `zones`: where, as places of fences.
     """
 
     leaving: Set[TenantDevice]
@@ -98,8 +98,10 @@ class _Sought(NamedTuple):
                 driving |= devices.intersection(one.of_device for one in mine)
             if Meter.STAY in sold:
                 staying |= devices.intersection(one.of_device for one in mine)
-                ended = (TenantDevice(*one[:2]) for one in terms.held if start_us < one.end_us <= end_us)
-                leaving |= devices.intersection(ended)
+                # the end of their sale ends stays, too
+                is_sold = all(Meter.STAY in span.tariff.sold for span in terms.spans)
+                ended = (one for one in terms.held if not is_sold or start_us < one.end_us <= end_us)
+                leaving |= devices.intersection(TenantDevice(*one[:2]) for one in ended)
         rows = driven_rows(of_devices(usage, driving) if driving else usage.slice(0, 0))
         zones = rows.select(["tenant", "device", "zone"]).rename_columns([*_FENCE])
         return cls(leaving, staying, driven_quarters(rows), zones.group_by([*_FENCE]).aggregate([]))

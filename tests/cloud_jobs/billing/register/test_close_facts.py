@@ -14,6 +14,7 @@ from rich.console import Console
 from cloud_jobs.billing.rating import Charge
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes
 from cloud_jobs.billing.register.errors import RegisterDamaged
+from cloud_jobs.billing.units import Meter
 from cloud_jobs.explain.issued_line import explain_line
 from cloud_jobs.explain.terminal import line_tables, line_values
 from cloud_jobs.lake.erasures import Erasure, declare_erasure
@@ -122,6 +123,16 @@ def test_a_stay_is_charged_when_its_device_is_given_away_inside(billed: BilledLa
     assert [note for note in notes(closing) if "visits" in note] == [
         "visits that have not ended, whose time is billed later: 1"
     ]
+
+
+def test_a_stay_is_charged_when_stays_are_sold_no_more_whatever_else_its_device_crosses(billed: BilledLake) -> None:
+    unsold = tariff(VISITS[0], VISITS[2], effective_from="2026-03-15T23:00:00Z", not_sold=["stay"])
+    billed.publish(legal_entity(), tariff(*VISITS), account("acme", device(), device("van-2")), unsold)
+    inner = [event(one["kind"], -0.5, place="inner", id=f"inner {one['kind']}") for one in visit(1, 1)]
+    happen(billed, event("enter", -9), *inner)
+    (closing,) = billed.close("one")
+    stayed = [one for one in charges_of(billed, closing) if one.key.meter == Meter.STAY]
+    assert [one.quantity for one in stayed] == [24 * 86_400_000]
 
 
 def test_a_closing_is_as_final_as_the_earlier_months_of_its_year(tmp_path: Path) -> None:
