@@ -64,18 +64,6 @@ class Assigned(NamedTuple):
         return TenantDevice(self.tenant, self.device)
 
 
-class HoldingTime(NamedTuple):
-    """From when until when (µs since 1970, the end excluded) an account has a device, also outside the period.
-
-    What is after the period is cut a microsecond after it.
-    """
-
-    tenant: str
-    device: str
-    begin_us: int
-    end_us: int
-
-
 class TariffSpan(NamedTuple):
     """From when until when (µs since 1970, the end excluded) a version of a tariff and of its calendar applies."""
 
@@ -97,8 +85,8 @@ class AccountContract:
     """One account of a payer's tree in the period.
 
     `times`: when the account is in force (µs since 1970), in order. `spans`: its tariff versions in order; a cell of
-    usage names them by position, from 0. `fees`: its own, by version; () if no version has any. `held`: the whole times
-    of its devices, in order; () if no version has prices of facts, as only a visit can last longer than the period.
+    usage names them by position, from 0. `fees`: its own, by version; () if no version has any. `held`: `assigned` also
+    outside the period, cut a microsecond after it; () without prices of facts, as only a visit can last longer.
     `priced`: for facts, its tariff versions also REACH before the period; the last one ends after the period if the
     next version sells stays, too.
     `year`: first and last day of its contract year; None if nothing is of a year. `ends`: whether the payer has it no
@@ -111,7 +99,7 @@ class AccountContract:
     spans: tuple[TariffSpan, ...]
     assigned: tuple[Assigned, ...] = ()
     fees: tuple[FeeSpan, ...] = ()
-    held: tuple[HoldingTime, ...] = ()
+    held: tuple[Assigned, ...] = ()
     priced: tuple[TariffSpan, ...] = ()
     year: tuple[date, date] | None = None
     ends: bool = False
@@ -278,7 +266,8 @@ class PayerParts:
                 ends=self._ends(name, made[-1]),
             )
             if terms.sells_facts:
-                terms = replace(terms, held=self._holding_times(terms), priced=self._priced(terms))
+                priced = self._priced(terms)
+                terms = replace(terms, held=self._whole_times(terms, priced), priced=priced)
             accounts.append(terms)
         self.faults += _tree_faults(accounts)
         account = last[payer_id]
@@ -325,17 +314,13 @@ class PayerParts:
         held = [repr(self._held)] if self._held else []
         return sha256("".join([time_zone, *texts, *held]).encode()).hexdigest()
 
-    def _holding_times(self, terms: AccountContract) -> tuple[HoldingTime, ...]:
+    def _whole_times(self, terms: AccountContract, priced: Iterable[TariffSpan]) -> tuple[Assigned, ...]:
         """The times of the devices that the account has in the period, also before it and just after it."""
         devices = {one.of_device for one in terms.assigned}
         versions = list(self._of_kind["account"][terms.id].within(-EVER, self._end_us + 1))
         assigned = _assigned(versions, [parsed(Account, version.body) for version in versions])
-        found: list[HoldingTime] = []
-        for one in sorted(one for one in assigned if one.of_device in devices):
-            held = HoldingTime(*one[:4])
-            if found and found[-1][:2] == held[:2] and found[-1].end_us == held.begin_us:
-                held = held._replace(begin_us=found.pop().begin_us)
-            found.append(held)
+        mine = (one for one in assigned if one.of_device in devices)
+        found = _joined(_with_named(mine, priced, terms.fees))
         self._held += found
         return tuple(found)
 

@@ -169,9 +169,10 @@ class _AccountPricing:
             defaultdict[TenantDevice, list[Assigned]](list),
         )
         for one in terms.held:
-            self.held[TenantDevice(*one[:2])].append(one[2:])
-        for each in terms.assigned:
-            self.assigned[each.of_device].append(each)
+            times = self.held[one.of_device]
+            joins = times and times[-1][1] == one.begin_us
+            times.append((times.pop()[0] if joins else one.begin_us, one.end_us))
+            self.assigned[one.of_device].append(one)
         self.staying = Times()
         for span in terms.priced:
             if Meter.STAY in span.tariff.sold:
@@ -243,7 +244,7 @@ class _DevicePricing:
         self, meter: Meter, slot: Slot, times: tuple[int, int], fact: Visit | Passage, passed: tuple[str, str]
     ) -> _Sold | None:
         version, zone = slot.version, fact[2]
-        # before the period, the attributes are the first ones in it
+        # before it was assigned, the attributes are the first ones
         named, holder = (self._assigned[max(0, bisect_right(self._begins, at) - 1)] for at in times)
         try:
             price = self._book.price(version, meter, zone, slot.window, named.attributes, passed=passed)

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cloud_jobs.billing.contracts import Dearest, HoldingTime, Tariff
+from cloud_jobs.billing.contracts import Assigned, Dearest, Tariff
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import RatedAccount, rate
@@ -97,8 +97,26 @@ def test_an_account_has_a_device_also_before_and_after_the_period() -> None:
     later = account("acme", device("van-1", begin="2026-03-01T12:00:00Z"), effective_from="2026-03-01T12:00:00Z")
     sold = {"id": "standard", "effective_from": SINCE, "currency": "EUR", "prices": [STAY]}
     (terms,) = contracts(legal_entity(), sold, earlier, later).contract_of("acme", MARCH).accounts
-    held = HoldingTime("fleet", "van-1", micros(datetime(2026, 2, 1, tzinfo=UTC)), micros(MARCH.end) + 1)
+    held = Assigned("fleet", "van-1", micros(datetime(2026, 2, 1, tzinfo=UTC)), micros(MARCH.end) + 1, "acme", "eu")
     assert terms.held == (held,)
+
+
+def test_a_stay_that_began_before_the_period_has_the_attributes_of_entering() -> None:
+    begin, end = "2026-03-01T00:00:00+01:00", datetime(2026, 3, 1, tzinfo=UTC)
+    classes = [
+        device("van-1", end=begin, attributes={"class": "a"}),
+        device("van-1", begin=begin, attributes={"class": "b"}),
+    ]
+    prices = [
+        STAY | {"devices": {"class": of}, "unit": "h", "unit_amount": amount}
+        for of, amount in (("a", "1"), ("b", "10"))
+    ]
+    sold = {"id": "standard", "effective_from": SINCE, "currency": "EUR", "prices": prices}
+    contract = contracts(legal_entity(), sold, account("acme", *classes)).contract_of("acme", MARCH)
+    assert contract is not None
+    inside = visit("a", end - hours(2), end, "van-1")
+    (charge,) = rate(contract, (), {}, facts=facts(inside, contract)).charges
+    assert charge.amount_minor == 200
 
 
 def test_a_cap_of_a_day_is_for_each_day_of_a_stay() -> None:

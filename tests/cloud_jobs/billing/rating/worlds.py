@@ -17,7 +17,6 @@ from cloud_jobs.billing.contracts import (
     AccountContract,
     Assigned,
     FeeSpan,
-    HoldingTime,
     LegalEntity,
     PayerContract,
     Tariff,
@@ -180,7 +179,7 @@ class World:
                     assigned=assignments(one, start, end),
                     fees=(FeeSpan(micros(one.effective_from), one.fees),) if one.fees else (),
                     priced=spans,
-                    held=tuple(HoldingTime(*held[:4]) for held in assignments(one, 0, EVER)),
+                    held=assignments(one, 0, EVER),
                 )
             )
         return PayerContract(
