@@ -329,8 +329,7 @@ def _pool_charges(before: list[Used], pool: list[Used], worth: Worth) -> dict[Tr
         paid = reached
     abouts = sorted(quantities)
     exact = [costs[about] for about in abouts], [frees[about] for about in abouts]
-    amount, owed = half_up(posted + sum(exact[0])) - half_up(posted), sum(exact[0])
-    amounts = shared(amount, [amount * cost / owed for cost in exact[0]] if before and owed else exact[0])
+    amounts = shared(half_up(posted + sum(exact[0])) - half_up(posted), exact[0])
     free_parts = shared(int(posted_free + sum(exact[1])) - int(posted_free), exact[1])
     rows = zip(abouts, free_parts, amounts, strict=True)
     return {about: (quantities[about], free, amount) for about, free, amount in rows}

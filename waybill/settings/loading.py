@@ -178,7 +178,7 @@ def _fault_of_value(where: str, detail: ErrorDetails) -> str:
     given = detail["input"]
     if detail["type"] in {"tuple_type", "list_type"}:
         if isinstance(given, dict):
-            return f"is one table, and a list of them is needed: write {where.rpartition('.')[2]} = [{{ … }}]"
+            return f"is one table, and a list of them is needed: write [[{where.rpartition('.')[2]}]]"
         return f"is {_WORD_OF.get(type(given), 'a number')}, and a list is needed"
     if detail["type"] in {"model_type", "dict_type"}:
         return f"is {_WORD_OF.get(type(given), 'a number')}, and a table is needed"

@@ -32,6 +32,8 @@ MAX_TEXT_FAULTS: Final = 100
 """The most faults that are reported."""
 _MAX_NUMBER: Final = 64
 _ENUM_VALUE: Final = re.compile(r"<\w+\.\w+: ('[^']*')>")
+_IN_FILE: Final = re.compile(r"write \[\[(\w+)\]\]")
+"""The form of a list of tables in a file; in a contract it would begin another one."""
 _REPLACED: Final[dict[tuple[str, ...], str]] = {
     ("caps", "pool"): '; write scope = "device" or scope = "account"',
     ("caps", "per"): '; write span = "day" or span = "cycle"',
@@ -168,7 +170,7 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
     for detail in without_consequences(error.errors(include_url=False)):
         said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
-        said, advice = _ENUM_VALUE.sub(r"\1", said), _advice(detail)
+        said, advice = _IN_FILE.sub(r"write \1 = [{ … }]", _ENUM_VALUE.sub(r"\1", said)), _advice(detail)
         if advice and detail["type"] == "extra_forbidden":
             said = said.partition("; ")[0]
         for fault in said.split("\n"):
