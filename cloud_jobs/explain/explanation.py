@@ -451,8 +451,3 @@ def _is_of(book: PriceBook, cell: Cell, key: ChargeKey) -> bool:
         return False
     price = book.price(cell.version, cell.meter, cell.zone, cell.window, cell.attributes)
     return price is not None and (price.text, price.tax, price.window) == (key.price, key.tax, key.window)
-
-
-def _book(contract: PayerContract) -> PriceBook:
-    [account] = contract.accounts
-    return PriceBooks().book(account.spans, contract)

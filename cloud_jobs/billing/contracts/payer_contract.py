@@ -293,15 +293,17 @@ class PayerParts:
         into, currency = seller.tax_currency, account.payer.currency
         if into is None or into == currency:
             return None
+        why = f"is billed in {currency}, its seller {seller.id!r} states VAT in {into}"
+        return self._rate(currency, into, account.id, why, "; publish one")
+
+    def _rate(self, currency: str, into: str, account: str, why: str, advice: str = "") -> Decimal | None:
+        """The exchange rate at the period's end; None, and a fault of the account, without one."""
         name = rate_id(currency, into)
         if found := self._at_the_end("exchange_rate", name):
             rate: Decimal = known(ExchangeRate, found.body).rate
             return rate
-        text = (
-            f"account {account.id!r} is billed in {currency}, its seller {seller.id!r} states VAT in {into}, and no "
-            f"exchange rate {name!r} is in force at the period's end; publish one"
-        )
-        self.faults.append(ContractFault(text, ("account", account.id), is_lack=True))
+        text = f"account {account!r} {why}, and no exchange rate {name!r} is in force at the period's end{advice}"
+        self.faults.append(ContractFault(text, ("account", account), is_lack=True))
         return None
 
     def _ends(self, name: str, last: Account) -> bool:
@@ -429,25 +431,17 @@ class PayerParts:
         return seller
 
     def _rates(self, accounts: Sequence[AccountContract], into: str) -> dict[str, Decimal]:
-        rates: dict[str, Decimal] = {}
         needed = {
             span.tariff.currency: account.id
             for account in reversed(accounts)
             for span in (*account.priced, *account.spans)
         }
-        for currency, account in sorted(needed.items()):
-            if currency == into:
-                continue
-            name = rate_id(currency, into)
-            if found := self._at_the_end("exchange_rate", name):
-                rates[currency] = known(ExchangeRate, found.body).rate
-            else:
-                text = (
-                    f"account {account!r} has prices in {currency}, is billed in {into}, and no exchange rate {name!r} "
-                    "is in force at the period's end"
-                )
-                self.faults.append(ContractFault(text, ("account", account), is_lack=True))
-        return rates
+        found = {
+            currency: self._rate(currency, into, account, f"has prices in {currency}, is billed in {into}")
+            for currency, account in sorted(needed.items())
+            if currency != into
+        }
+        return {currency: rate for currency, rate in found.items() if rate is not None}
 
     def _at_the_end(self, kind: str, name: str) -> ContractVersion[Any] | None:
         """The version in force at the last moment."""

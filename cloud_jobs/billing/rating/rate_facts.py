@@ -169,15 +169,12 @@ class _AccountPricing:
             defaultdict[TenantDevice, list[Assigned]](list),
         )
         for one in terms.held:
-            times = self.held[one.of_device]
-            joins = times and times[-1][1] == one.begin_us
-            times.append((times.pop()[0] if joins else one.begin_us, one.end_us))
+            _join(self.held[one.of_device], one.begin_us, one.end_us)
             self.assigned[one.of_device].append(one)
         self.staying = Times()
         for span in terms.priced:
             if Meter.STAY in span.tariff.sold:
-                joins = self.staying and self.staying[-1][1] == span.begin_us
-                self.staying.append((self.staying.pop()[0] if joins else span.begin_us, span.end_us))
+                _join(self.staying, span.begin_us, span.end_us)
         caps = (cap for span in terms.spans for cap in span.tariff.caps)
         self.by_day = any(cap.span is Span.DAY and Meter.STAY in cap.all_meters for cap in caps)
         self.gates_before = {price.after for tariff in book.tariffs for price in tariff.prices if price.after}
@@ -187,6 +184,12 @@ class _AccountPricing:
     def dearest(self, version: int, meter: Meter, zone: str) -> Dearest | None:
         rules = self.book.tariffs[version].dearest
         return next((rule for rule in rules if rule.covers(meter, zone)), None) if rules else None
+
+
+def _join(times: Times, begin_us: int, end_us: int) -> None:
+    """Adds a time, as one with the time before if it follows on that."""
+    joins = times and times[-1][1] == begin_us
+    times.append((times.pop()[0] if joins else begin_us, end_us))
 
 
 class _Sold(NamedTuple):
