@@ -5,8 +5,6 @@ Nothing here comes from the packages that it judges. It is slow on purpose: exac
 
 from simulator.truth.charging import TrueKey
 from simulator.truth.contracts import TrueContracts, TrueDays, TrueQuarter, month_of, quarters_of
-from simulator.truth.events import facts_of
-from simulator.truth.facts import TrueFacts, TruePassage, TrueVisit
 from simulator.truth.journal import (
     Made,
     TruePosition,
@@ -30,22 +28,18 @@ __all__ = [
     "TrueContracts",
     "TrueDays",
     "TrueDocument",
-    "TrueFacts",
     "TrueFences",
     "TrueKey",
     "TrueLedger",
     "TrueOwed",
-    "TruePassage",
     "TruePosition",
     "TrueQuarter",
     "TrueTax",
     "TrueUnknown",
     "TrueUsage",
-    "TrueVisit",
     "Truth",
     "TruthError",
     "content_bytes",
-    "facts_of",
     "made_canary",
     "made_event",
     "made_position",

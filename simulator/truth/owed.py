@@ -1,6 +1,6 @@
 """What a payer owes for a period: its usage, fees, credits, minimum and tax."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from fractions import Fraction
 from typing import NamedTuple
@@ -32,7 +32,6 @@ from simulator.truth.contracts import (
     half_up,
     quarters_of,
 )
-from simulator.truth.facts import NO_FACTS, Agreed, TrueFacts, fact_charges, facts_used
 from simulator.truth.shapes import TruthError
 
 
@@ -64,14 +63,22 @@ class TrueOwed(NamedTuple):
         return self.net_minor + sum(tax.tax_minor for tax in self.taxes)
 
 
+FactsUsed = Callable[[TrueContracts, list[str], TrueDays, Worth, list[TrueQuarter]], list[Used]]
+"""What accounts used of visits and passages in a period, of which the usage is known, too."""
+_FACTS = {"visit", "stay", "passage", "driven day"}
+
+
 def owed_by(
     contracts: TrueContracts,
     payer: str,
     days: TrueDays,
     usage: Iterable[TrueQuarter],
-    facts: TrueFacts = NO_FACTS,
+    facts: FactsUsed | None = None,
 ) -> TrueOwed:
-    """Raises TruthError if it cannot be computed, for instance for a zone without a price."""
+    """Raises TruthError if it cannot be computed, for instance for a zone without a price.
+
+    `facts`: what was used of visits and passages; a tariff that sells them needs it.
+    """
     last_moment = max(moment for moment, _ in quarters_of(days))
     there = contracts.days_of(payer, days)
     root = there and there[0]
@@ -87,11 +94,13 @@ def owed_by(
     family = contracts.family(payer, days)
     quarters = list(usage)
     used = used_by(contracts, family, days, quarters)
-    of_facts = facts_used(Agreed(contracts, family, days, worth), quarters, facts)
+    if facts is None and (sold := _facts_sold(contracts, family, days)):
+        raise TruthError(f"a run of the simulator has no visits and passages, and {payer} is sold {sold}")
+    of_facts = facts(contracts, family, days, worth, quarters) if facts else []
     before = days_before(days, root.payer.year_begins)
     yearly = any(price.span == "year" for tariff in contracts.tariffs.values() for price in tariff.prices)
     earlier = used_by(contracts, family, before, quarters) if before and yearly else []
-    charges = [*usage_charges(used, worth, earlier), *fact_charges(of_facts)]
+    charges = [*usage_charges(used, worth, earlier), *_fact_charges(of_facts)]
     used += of_facts
     caps_on = caps_on_days(contracts, family, days)
     for one in of_facts:
@@ -119,6 +128,27 @@ def owed_by(
     vat = root.payer
     tax = TrueTax(vat.vat_category, vat.vat_rate, vat.exemption_reason, net, half_up(net * vat.vat_rate / 100))
     return TrueOwed(payer, vat.legal_entity, currency, tuple(sorted(charges)), (tax,))
+
+
+def _fact_charges(used: Iterable[Used]) -> list[TrueCharge]:
+    """One charge for each account, device, zone, window and price."""
+    sums: dict[TrueKey, list[int]] = {}
+    for one in used:
+        assert one.minor is not None
+        where = one.price.meter, one.zone, one.price.window
+        text = price_text(one.price, one.tariff.currency)
+        about = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *where, text)
+        numbers = one.quantity, one.free, one.minor
+        sums[about] = [sum(pair) for pair in zip(sums.get(about, [0, 0, 0]), numbers, strict=True)]
+    return [TrueCharge(about, *numbers) for about, numbers in sums.items()]
+
+
+def _facts_sold(contracts: TrueContracts, family: list[str], days: TrueDays) -> str:
+    """The meters of facts that the accounts are sold until the end of a period."""
+    last = quarters_of(days)[-1][0]
+    known = {account.tariff for account in contracts.accounts.values() if account.id in family}
+    tariffs = [one for one in contracts.tariffs.values() if one.id in known and one.effective_from <= last]
+    return ", ".join(sorted(_FACTS & {price.meter for one in tariffs for price in one.prices}))
 
 
 def _has_device(contracts: TrueContracts, name: str, days: TrueDays) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 
 from simulator.truth.charging import TrueKey
 from simulator.truth.contracts import QUARTER, TrueContracts, TrueDays, TrueQuarter, month_of
-from simulator.truth.facts import NO_FACTS, TrueFacts
 from simulator.truth.journal import Entry, Made, TruePosition, read_journal
 from simulator.truth.metering import (
     TrueUnknown,
@@ -21,7 +20,7 @@ from simulator.truth.metering import (
     usage_of,
     whole_usage_of,
 )
-from simulator.truth.owed import TrueOwed, TrueTax, owed_by
+from simulator.truth.owed import FactsUsed, TrueOwed, TrueTax, owed_by
 from simulator.truth.shapes import TrueGate, TruthError, Zones, read_gates, read_zones
 from simulator.truth.track import TrueRule
 
@@ -82,7 +81,7 @@ class TrueLedger:
         payer: str,
         days: TrueDays,
         usage: Iterable[TrueQuarter],
-        facts: TrueFacts = NO_FACTS,
+        facts: FactsUsed | None = None,
     ) -> TrueDocument | None:
         """The invoice of a payer and period; None if it would have no line (EN 16931 BR-16). Raises TruthError if
         there is one.
@@ -101,7 +100,7 @@ class TrueLedger:
         payer: str,
         days: TrueDays,
         usage: Iterable[TrueQuarter],
-        facts: TrueFacts = NO_FACTS,
+        facts: FactsUsed | None = None,
     ) -> TrueDocument | None:
         """The note with the difference between what is owed now and what was posted. Raises TruthError.
 

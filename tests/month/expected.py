@@ -9,14 +9,10 @@ from simulator.truth import (
     KnownRecord,
     TrueContracts,
     TrueDocument,
-    TrueFacts,
     TrueFences,
     TrueLedger,
     TrueOwed,
-    TruePassage,
     TrueQuarter,
-    TrueVisit,
-    facts_of,
     made_event,
     made_position,
     made_signal,
@@ -37,6 +33,8 @@ from tests.month.script import (
     Month,
     Publish,
 )
+from tests.truth.events import facts_of
+from tests.truth.facts import TrueFacts, TruePassage, TrueVisit
 from waybill.record import Event, Position, Record, Signal
 
 
@@ -91,13 +89,13 @@ def _bill(
     usage, facts = _used(known, journals)
     states = {payer: _states(contracts, payer, known) for payer in PERIODS}
     final = tuple(payer for payer, of in states.items() if not {"open", "silent"} & set(of.values()))
-    owed = {payer: owed_by(contracts, payer, days, usage, facts) for payer, days in PERIODS.items()}
+    owed = {payer: owed_by(contracts, payer, days, usage, facts.used) for payer, days in PERIODS.items()}
     documents: list[TrueDocument | None] = []
     for payer in final:
         if isinstance(step, Issue):
-            documents.append(known.ledger.issue(contracts, payer, PERIODS[payer], usage, facts))
+            documents.append(known.ledger.issue(contracts, payer, PERIODS[payer], usage, facts.used))
         elif isinstance(step, Adjust):
-            documents.append(known.ledger.adjust(contracts, payer, PERIODS[payer], usage, facts))
+            documents.append(known.ledger.adjust(contracts, payer, PERIODS[payer], usage, facts.used))
     return ExpectedBilling(number, states, final, owed, tuple(one for one in documents if one is not None))
 
 

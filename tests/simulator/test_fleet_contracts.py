@@ -12,7 +12,7 @@ import pytest
 from cloud_jobs.billing.contracts import Account, LegalEntity, Tariff
 from simulator import generated_scenario, with_discount, with_two_tenants
 from simulator.fleet import contracts_toml, toml_text
-from simulator.truth import TrueContracts, TrueQuarter, TruthError, month_of, owed_by
+from simulator.truth import TrueContracts, TrueQuarter, Truth, TruthError, month_of, owed_by
 from simulator.truth.contracts import half_up
 from tests.simulator.runs import run_in
 
@@ -85,6 +85,11 @@ def test_what_the_payers_of_a_drive_owe_can_be_read(tmp_path: Path) -> None:
     assert sum(charge.quantity for charge in charged) == metered > 0
     with pytest.raises(TruthError, match="there is no payer 'acme-leased'; there are acme, kaze"):
         truth.owed("acme-leased")
+    path = tmp_path / "contracts.toml"
+    sold = 'prices = [{ meter = "visit", zone = "*", unit = "each", unit_amount = 7 }'
+    path.write_text(path.read_text().replace("prices = [", sold + ", ", 1))
+    with pytest.raises(TruthError, match="has no visits and passages, and acme is sold visit"):
+        Truth.from_folder(tmp_path).owed("acme")
 
 
 def test_a_discount_is_earned_only_with_what_a_vehicle_does_late(tmp_path: Path) -> None:

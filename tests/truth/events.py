@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from simulator.truth.charged import BUFFER_M, Side, deep, point, sides_of
-from simulator.truth.facts import TrueFacts, TruePassage, TrueVisit
 from simulator.truth.journal import EPOCH, TruePosition
 from simulator.truth.shapes import TrueFences
 from simulator.truth.track import TruePlace, places
+from tests.truth.facts import TrueFacts, TruePassage, TrueVisit
 
 DWELL_MS = 300_000
 

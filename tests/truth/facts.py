@@ -10,14 +10,11 @@ from zoneinfo import ZoneInfo
 
 from simulator.truth.charging import (
     BASE_IN_UNIT,
-    TrueCharge,
-    TrueKey,
     Used,
     Worth,
     holder_of,
     matching,
     price_of,
-    price_text,
     tiered,
     window_at,
 )
@@ -61,16 +58,6 @@ class TruePassage(NamedTuple):
     direction: str
 
 
-class TrueFacts(NamedTuple):
-    """All visits and passages of the devices, also of other periods."""
-
-    visits: tuple[TrueVisit, ...] = ()
-    passages: tuple[TruePassage, ...] = ()
-
-
-NO_FACTS = TrueFacts()
-
-
 Holder = tuple[str, str, AgreedTariff]
 """Account, region of the device, and tariff."""
 
@@ -102,16 +89,29 @@ class Agreed(NamedTuple):
         return found and (found[0].id, found[1], self.contracts.tariff(found[0].tariff, moment))
 
 
-def facts_used(agreed: Agreed, usage: list[TrueQuarter], facts: TrueFacts) -> list[Used]:
-    """Everything that a period charges for facts. Raises TruthError if something has no price."""
-    found: list[Used] = []
-    visits = list(_seen(agreed, facts.visits))
-    for visit in visits:
-        found += _entered(agreed, visit)
-        found += _stays(agreed, visit)
-    found += _driven_days(agreed, visits, usage)
-    found += _passages(agreed, facts.passages)
-    return _dearest(found)
+class TrueFacts(NamedTuple):
+    """All visits and passages of the devices, also of other periods."""
+
+    visits: tuple[TrueVisit, ...] = ()
+    passages: tuple[TruePassage, ...] = ()
+
+    def used(
+        self,
+        contracts: TrueContracts,
+        accounts: list[str],
+        days: TrueDays,
+        worth: Worth,
+        usage: list[TrueQuarter],
+    ) -> list[Used]:
+        """Everything that a period charges for them. Raises TruthError if something has no price."""
+        agreed, found = Agreed(contracts, accounts, days, worth), list[Used]()
+        visits = list(_seen(agreed, self.visits))
+        for visit in visits:
+            found += _entered(agreed, visit)
+            found += _stays(agreed, visit)
+        found += _driven_days(agreed, visits, usage)
+        found += _passages(agreed, self.passages)
+        return _dearest(found)
 
 
 def _seen(agreed: Agreed, visits: Iterable[TrueVisit]) -> Iterator[TrueVisit]:
@@ -322,16 +322,3 @@ def _dearest(found: list[Used]) -> list[Used]:
             free |= {number for of in together if of != dearest for number in parts[of]}
             left = left[len(together) :]
     return [one._replace(minor=0, free=one.quantity) if number in free else one for number, one in enumerate(found)]
-
-
-def fact_charges(used: Iterable[Used]) -> list[TrueCharge]:
-    """One charge for each account, device, zone, window and price."""
-    sums: dict[TrueKey, list[int]] = {}
-    for one in used:
-        assert one.minor is not None
-        where = one.price.meter, one.zone, one.price.window
-        text = price_text(one.price, one.tariff.currency)
-        about = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *where, text)
-        numbers = one.quantity, one.free, one.minor
-        sums[about] = [sum(pair) for pair in zip(sums.get(about, [0, 0, 0]), numbers, strict=True)]
-    return [TrueCharge(about, *numbers) for about, numbers in sums.items()]
