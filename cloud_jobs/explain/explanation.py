@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.billing.contracts import PayerContract, Span
+from cloud_jobs.billing.contracts import PayerContract, Pool, Span
 from cloud_jobs.billing.contracts.published import moment_of
 from cloud_jobs.billing.rating import (
     VAT_INCLUDED,
@@ -33,81 +33,119 @@ from cloud_jobs.billing.rating.fees import FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
     Place,
     PoolStage,
+    PoolUses,
     PriceBook,
     RatedPrice,
-    Uses,
     exact_shares,
     parts_of,
-    pool_shares,
     pool_stages,
+    split_exact,
     worth_of,
 )
 from cloud_jobs.billing.rating.rate import AccountBill, AccountRating, CapReduction, PeriodUsage, account_bills
 from cloud_jobs.billing.rating.rate_facts import PricedFact
-from cloud_jobs.billing.rating.terms import number_text
+from cloud_jobs.billing.rating.terms import number_text, terms_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
 from geo.reference.moments import stamp
 
 
-def arithmetic_of(contract: PayerContract, uses: Uses, key: ChargeKey) -> Iterator[tuple[str, str]]:
+def arithmetic_of(contract: PayerContract, pool: PoolUses, key: ChargeKey) -> Iterator[tuple[str, str]]:
     """How the amount of a usage charge arises from all uses of its pool: steps of docs/rating.md with their figures."""
-    place = Place.of(key)
+    (uses, first, before, _), place = pool, Place.of(key)
     price = next(one for one, at in uses if (one.text, one.tax, at) == (key.price, key.tax, place))
-    currencies = next(
-        [one.tariff.currency for one in account.spans] for account in contract.accounts if account.id == key.account
-    )
-    unit, per_unit, digits = price.price.unit, price.price.base_per_unit, exponent(contract.payer.currency)
-    shares, exact = {(one.place, one.text, one.tax): one for one in pool_shares(uses)}, exact_shares(uses)
-    mine, whole = shares[place, key.price, key.tax], sum((one.minor for one in exact.values()), Fraction(0))
-    pool, vehicles = sum(uses.values()), len({(at.tenant, at.device) for _, at in uses})
+    unit, per_unit, shares = price.price.unit, price.price.base_per_unit, exact_shares(uses, before)
+    used, vehicles = Fraction(sum(uses.values()), per_unit), len({(at.tenant, at.device) for _, at in uses})
+    if before:
+        earlier = f"{_text(Fraction(sum(before.values()), per_unit))} {unit}"
+        yield f"used in earlier periods of the {price.pool.span} from {first}", earlier
     if len(shares) > 1:
-        of = f"{vehicles} vehicles of the account" if vehicles > 1 else "this vehicle"
-        yield f"the pool: {len(shares)} charges of {of}", f"{_text(Fraction(pool, per_unit))} {unit}"
-    stages, paid = pool_stages(uses), list[str]()
+        whose = "all accounts" if price.pool.scope is Pool.TREE else "the account"
+        of = f"{vehicles} vehicles of {whose}" if vehicles > 1 else "this vehicle"
+        yield f"the pool: {len(shares)} charges of {of}", f"{_text(used)} {unit}"
+    elif first:
+        yield f"used in this period, {price.pool.span} from {first}", f"{_text(used)} {unit}"
+    yield from _units(pool, price)
+    whole, currency = sum((one.minor for one in shares.values()), Fraction(0)), contract.payer.currency
+    yield from _rounding(contract, pool, price, whole)
+    if len(shares) > 1:
+        until, rounded = (
+            round_ratio(*one.as_integer_ratio()) for one in (pool.before_minor, pool.before_minor + whole)
+        )
+        parts = split_exact(rounded - until, [one.minor for one in shares.values()])
+        mine, part = next(
+            (share, part)
+            for (of, share), part in zip(shares.items(), parts, strict=True)
+            if of == (place, key.price, key.tax)
+        )
+        units = Fraction(mine.quantity, per_unit)
+        is_in_ratio = mine.minor * used == whole * units
+        costs = "" if is_in_ratio else f", exactly {_text(mine.minor / 10 ** exponent(currency))} {currency}"
+        words = f"the part of {_text(units)} of {_text(used)} {unit}{costs}, by largest remainder"
+        yield words, f"{amount_text(part, currency)} {currency}"
+
+
+def _units(pool: PoolUses, price: RatedPrice) -> Iterator[tuple[str, str]]:
+    """The free and the paid units of a pool, and what these cost, for each time between two changes of its price."""
+    (uses, _, before, _), stated, per_unit = pool, price.price, price.price.base_per_unit
+    stages, allowance, unit = pool_stages(uses, before), Fraction(0), stated.unit
+    free = sum((stage.free for stage in pool_stages(before)), Fraction(0)) if before else Fraction(0)
     for number, stage in enumerate(stages):
-        units, free = Fraction(stage.quantity, per_unit), stage.free / per_unit
+        units, allowance = Fraction(stage.quantity, per_unit), Fraction(*stage.uses[0][0].allowance)
         if len(stages) > 1:
             yield "until the price changed" if not number else "after it changed", f"{_text(units)} {unit}"
-        if free or (price.allowance.numerator and len(stages) == 1):
-            units_free = Fraction(*price.allowance) / per_unit
-            allowance = (
-                f"less the allowance of {number_text(Decimal(units_free.numerator) / units_free.denominator)} {unit}"
-            )
-            yield allowance if len(stages) == 1 else "less what is free", f"{_text(units - free)} {unit}"
-        if price.price.step:
+        if allowance and (before or not number or stage.free):
+            left = max(Fraction(0), allowance - free) / per_unit
+            of = f"the allowance of {_short(allowance / per_unit)} {unit}"
+            said = f"less {of}" if not free else f"less {_short(left)} {unit}, what is left of {of}"
+            yield said, f"{_text(units - stage.free / per_unit)} {unit}"
+        free += stage.free
+        if stated.step:
             started = stage.paid.end - stage.paid.begin
-            yield f"in started steps of {price.price.step:f} {unit}", f"{_text(started / per_unit)} {unit}"
-        for share, amount, currency in _paid(stage, currencies):
-            paid.append(currency)
-            of = unit if price.price.step_amount is None else "steps"
+            yield f"in started steps of {stated.step:f} {unit}", f"{_text(started / per_unit)} {unit}"
+        for share, amount, currency in _paid(stage):
+            of = unit if stated.step_amount is None else "steps"
             yield f"{_text(share)} {of} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
-    currency, minor = currencies[price.version], 10**digits
-    if {*paid} == {currency} != {contract.payer.currency}:
-        rate = worth_of(currency, contract) / minor
-        yield f"exchanged at {_text(rate)}", f"{_text(whole / minor)} {contract.payer.currency}"
+    if allowance and price.pool.span is Span.YEAR:
+        yield (
+            "left of the allowance for later periods",
+            f"{_text(max(Fraction(0), allowance - free) / per_unit)} {unit}",
+        )
+
+
+def _rounding(contract: PayerContract, pool: PoolUses, price: RatedPrice, whole: Fraction) -> Iterator[tuple[str, str]]:
+    """How the exact amount of a pool becomes one of the payer's minor units."""
+    currency, until = contract.payer.currency, pool.before_minor
+    minor: int = 10 ** exponent(currency)
+    paid = [of for stage in pool_stages(pool.uses, pool.before) for *_, of in _paid(stage)]
+    if {*paid} == {_currency(price)} != {currency}:
+        rate = worth_of(_currency(price), contract) / minor
+        yield f"exchanged at {_text(rate)}", f"{_text(whole / minor)} {currency}"
     elif len(paid) > 1:
-        yield "together", f"{_text(whole / minor)} {contract.payer.currency}"
-    rounded, share_minor = (
-        Decimal(one).scaleb(-digits) for one in (round_ratio(*whole.as_integer_ratio()), mine.amount_minor)
-    )
-    yield "rounded, a half up", f"{rounded:f} {contract.payer.currency}"
-    if len(shares) > 1:
-        part_exact = exact[place, key.price, key.tax].minor
-        words = f"{_text(Fraction(mine.quantity, per_unit))} of {_text(Fraction(pool, per_unit))} {unit}"
-        is_in_ratio = part_exact * pool == whole * mine.quantity
-        costs = "" if is_in_ratio else f", exactly {_text(part_exact / minor)} {contract.payer.currency}"
-        yield f"the part of {words}{costs}, by largest remainder", f"{share_minor:f} {contract.payer.currency}"
+        yield "together", f"{_text(whole / minor)} {currency}"
+    before, rounded = (round_ratio(*one.as_integer_ratio()) for one in (until, until + whole))
+    if until:
+        yield f"with earlier periods of the {price.pool.span}", f"{_text((until + whole) / minor)} {currency}"
+    less = f", less {amount_text(before, currency)} of earlier periods" if until else ""
+    yield f"rounded, a half up{less}", f"{amount_text(rounded - before, currency)} {currency}"
 
 
-def _paid(stage: PoolStage, currencies: Sequence[str]) -> Iterator[tuple[Fraction, Decimal, str]]:
+def _currency(price: RatedPrice) -> str:
+    return next(term.facts["currency"] for term in terms_of(price.text) if "currency" in term.facts)
+
+
+def _paid(stage: PoolStage) -> Iterator[tuple[Fraction, Decimal, str]]:
     """The paid units of a stage by unit amount: units, amount and currency."""
     of_price: dict[str, tuple[RatedPrice, int]] = {}
     for price, _, quantity in stage.uses:
         of_price[price.text] = price, of_price.get(price.text, (price, 0))[1] + quantity
     for price, quantity in of_price.values():
         for part, amount in parts_of(price.price, stage.paid.per(price.price.base_per_unit)):
-            yield part * Fraction(quantity, stage.quantity), amount * price.factor, currencies[price.version]
+            yield part * Fraction(quantity, stage.quantity), amount * price.factor, _currency(price)
+
+
+def _short(number: Fraction) -> str:
+    return number_text(Decimal(number.numerator) / number.denominator)
 
 
 def _text(number: Fraction) -> str:
@@ -240,8 +278,7 @@ def _arithmetic(
     currency, parts = contract.payer.currency, list[Iterable[tuple[str, str]]]()
     for fact in rating.facts_of(key):
         yield _fact_text(fact), f"{amount_text(fact.minor, currency)} {currency}"
-    for uses in rating.pools_of(key):
-        yield from arithmetic_of(contract, uses, key)
+    parts += (arithmetic_of(contract, pool, key) for pool in rating.pools_of(key))
     for cap in bill.caps:
         parts += (_arithmetic_of_cap(cap, one, currency) for one in cap.charges if one.key == key)
     dues: list[FeeDue | MinimumDue] = [*bill.fees, *bill.minimums]
@@ -333,7 +370,8 @@ def _arithmetic_of_minimum(contract: PayerContract, due: MinimumDue) -> Iterator
             f"{_text(due.exact_minor / minor)} {currency}",
         )
     yield "rounded, a half up", f"{amount_text(due.minor + due.owed_minor, currency)} {currency}"
-    yield "less usage, caps and fees", f"{amount_text(due.owed_minor, currency)} {currency}"
+    of_all = " of all periods of the year" if due.span is Span.YEAR else ""
+    yield f"less usage, caps and fees{of_all}", f"{amount_text(due.owed_minor, currency)} {currency}"
     yield "missing", f"{amount_text(due.minor, currency)} {currency}"
 
 

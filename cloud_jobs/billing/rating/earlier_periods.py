@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from fractions import Fraction
@@ -12,6 +13,7 @@ from cloud_jobs.billing.rating.fees import AccountYear
 from cloud_jobs.billing.rating.pools import (
     Place,
     PoolShare,
+    PoolUses,
     RatedPrice,
     Uses,
     exact_shares,
@@ -59,6 +61,7 @@ class SharedPools:
     def __init__(self) -> None:
         self._before: defaultdict[OwnedPool, PoolSoFar] = defaultdict(PoolSoFar)
         self._uses: defaultdict[OwnedPool, Counter[tuple[RatedPrice, Place]]] = defaultdict(Counter)
+        self._ended = self._uses
         self._shares: dict[str, list[tuple[PoolKey, PoolShare]]] | None = None
 
     def add(
@@ -95,8 +98,17 @@ class SharedPools:
 
     def end_period(self) -> None:
         """The next period begins."""
-        self._uses.clear()
+        self._ended, self._uses = self._uses, defaultdict(Counter)
         self._shares = None
+
+    def ended(self, account: str) -> Iterator[tuple[PoolKey, PoolUses]]:
+        """The pools of the last period that has ended in which an account has a part."""
+        for of, uses in self._ended.items():
+            if any(place.account == account for _, place in uses):
+                so_far = self._before.get(of, PoolSoFar())
+                before = so_far.uses - uses
+                cost = sum((one.minor for one in exact_shares(uses, before).values()), Fraction(0))
+                yield of[3], PoolUses(uses, of[4], before, so_far.minor - cost if before else Fraction(0))
 
 
 class EarlierPeriods:

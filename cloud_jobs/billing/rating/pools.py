@@ -192,6 +192,20 @@ Uses = Mapping[tuple[RatedPrice, Place], int]
 """The quantities of a pool in base units, by price and place."""
 
 
+_NOTHING: Final[Uses] = MappingProxyType({})
+
+
+class PoolUses(NamedTuple):
+    """The uses of a pool in a period, those in earlier ones, and what these cost, not rounded. `first`: its first day,
+    if it has a span of its own.
+    """
+
+    uses: Uses
+    first: date | None = None
+    before: Uses = _NOTHING
+    before_minor: Fraction = Fraction(0)
+
+
 class Paid(NamedTuple):
     """Units beyond the allowance, from position `begin` to `end` in the pool; `whole`: all of them in the period.
 
@@ -252,9 +266,6 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
         PoolShare(place, price.text, price.tax, quantity, *parts)
         for (place, quantity), *parts in zip(rows, frees, amounts, strict=True)
     ]
-
-
-_NOTHING: Final[Uses] = MappingProxyType({})
 
 
 def pool_stages(uses: Uses, before: Uses = _NOTHING) -> list[PoolStage]:

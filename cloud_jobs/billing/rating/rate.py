@@ -51,10 +51,10 @@ from cloud_jobs.billing.rating.pools import (
     Exact,
     MissingFactor,
     Place,
+    PoolUses,
     PriceBook,
     PriceBooks,
     RatedPrice,
-    Uses,
     pool_shares,
     span_begin,
     split,
@@ -194,14 +194,16 @@ class AccountRating:
             found = self._dated[price] = replace(price, version=self.terms.spans[price.version].begin_us)
         return found
 
-    def pools_of(self, key: ChargeKey) -> list[Uses]:
-        """The pools of a usage charge: one, or two if another price with the same text took over."""
-        place = Place.of(key)
+    def pools_of(self, key: ChargeKey) -> list[PoolUses]:
+        """The pools of a usage charge, when the period has ended: one, or one for each price with the same text, day or
+        week.
+        """
+        place, own = Place.of(key), ((of[2], PoolUses(uses, of[3])) for of, uses in self._pools.items())
         return [
-            uses
-            for of_pool, uses in self._pools.items()
-            if of_pool[2].meter is key.meter
-            and any((price.text, price.tax, at) == (key.price, key.tax, place) for price, at in uses)
+            found
+            for pool, found in (*own, *self._shared.ended(self.account))
+            if pool.meter is key.meter
+            and any((price.text, price.tax, at) == (key.price, key.tax, place) for price, at in found.uses)
         ]
 
     def _count_day(self, price: RatedPrice, cell: Cell) -> None:

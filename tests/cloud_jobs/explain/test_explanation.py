@@ -96,7 +96,7 @@ def test_the_arithmetic_of_a_pool_whose_price_changes_has_both_prices() -> None:
     assert [*made] == [
         ("the pool: 2 charges of this vehicle", "120.00 km"),
         ("until the price changed", "60.00 km"),
-        ("less what is free", "10.00 km"),
+        ("less the allowance of 50 km", "10.00 km"),
         ("10.00 km × 0.45 EUR", "4.50 EUR"),
         ("after it changed", "60.00 km"),
         ("60.00 km × 0.46 EUR", "27.60 EUR"),

@@ -121,6 +121,17 @@ def test_caps_minimums_and_pools_of_a_year_and_a_tree_are_explained() -> None:
     ]
     least = [one.arithmetic[0] for (_, key), one in of.items() if key.kind is ChargeKind.MINIMUM]
     assert least == [("agreed for a year", "100.00 EUR")] * 2
+    # 45 km of the pool were used before, 10 of them free
+    used = {(*days, key.device): one.arithmetic for (days, key), one in of.items() if key.kind is ChargeKind.USAGE}
+    assert used[*cycles("quarter")[-2], "van"] == (
+        ("used in earlier periods of the year from 2026-03-15", "45.00 km"),
+        ("used in this period, year from 2026-03-15", "30.00 km"),
+        ("less 0 km, what is left of the allowance of 10 km", "30.00 km"),
+        ("30.00 km × 1 EUR", "30.00 EUR"),
+        ("left of the allowance for later periods", "0.00 km"),
+        ("with earlier periods of the year", "65.00 EUR"),
+        ("rounded, a half up, less 35.00 of earlier periods", "30.00 EUR"),
+    )
 
 
 def seen(rows: list[Row]) -> pa.Table:
