@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from pydantic import PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator, ValidationInfo
 
 # The start of a version; versions with equal start are the same version.
 
@@ -72,7 +72,7 @@ def instant_text(begin: Any) -> str:
         return UNKNOWN_BEGINNING
 
 
-_WRITE = "write a date, a time and an offset, for instance 2026-03-01T00:00:00+01:00"
+_WRITE = "write a local day, 2026-03-01, or a date, a time and an offset, 2026-03-01T00:00:00+01:00"
 
 
 # few hours, named by many charges
@@ -83,10 +83,17 @@ def stamp(moment: datetime) -> str:
     return text.removesuffix("+00:00") + "Z"
 
 
-def _moment(given: Any) -> datetime:
-    """A moment in UTC, from an ISO 8601 text or TOML's date and time. Numbers are no moments. Raises ValueError."""
+def _moment(given: Any, info: ValidationInfo) -> datetime:
+    """A moment in UTC, from an ISO 8601 text or TOML's date and time. Numbers are no moments. Raises ValueError.
+
+    A local day of TOML is its first moment in the time zone of the context, if there is one.
+    """
     if isinstance(given, str):
         return _moment_of_text(given)
+    if isinstance(given, date) and not isinstance(given, datetime):
+        if info.context is None:
+            raise ValueError(f'{given} is a local day; write time_zone = "Europe/Berlin" as the first line of the file')
+        given = datetime(given.year, given.month, given.day, tzinfo=info.context)
     if not isinstance(given, datetime):
         raise ValueError(_WRITE)
     return agreed_moment(given)
@@ -99,7 +106,7 @@ def _moment_of_text(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(_WRITE) from None
-    return _moment(moment)
+    return agreed_moment(moment)
 
 
 Moment = Annotated[datetime, PlainValidator(_moment), PlainSerializer(stamp, return_type=str, when_used="json")]

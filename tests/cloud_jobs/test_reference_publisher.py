@@ -123,8 +123,8 @@ def test_the_first_cluster_that_answers_takes_all(clusters: dict[str, Cluster]) 
     assert publish(list(clusters), VERSIONS) == 2
     topics = clusters["pulsar://dr:6650"].topics
     assert [topics[name].messages[0].key for name in ("tariffs", "accounts")] == [
-        "t@2026-01-01T00:00:00Z",
-        "acme@2026-01-01T00:00:00Z",
+        "t@2026-01-01T00:00:00+01:00",
+        "acme@2026-01-01T00:00:00+01:00",
     ]
     with pytest.raises(ReferenceNotPublished, match="pulsar://hq:6650"):
         publish(["pulsar://hq:6650"], VERSIONS)
@@ -226,9 +226,9 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     shown = json.loads(text)
     assert code == 0
     assert [(row["kind"], row["id"], row["effective_from"], row["problem"][:38]) for row in shown["versions"]] == [
-        ("account", "acme", "2026-01-01T00:00:00Z", ""),
-        ("tariff", "t", "2026-01-01T00:00:00Z", ""),
-        ("tariff", "t", "2026-01-01T00:00:00Z", "topic 3:1:-1: currency: no currency 'N"),
+        ("account", "acme", "2025-12-31T23:00:00Z", ""),
+        ("tariff", "t", "2025-12-31T23:00:00Z", ""),
+        ("tariff", "t", "2025-12-31T23:00:00Z", "topic 3:1:-1: currency: no currency 'N"),
     ]
     assert [row["publication_id"] for row in shown["versions"]] == [publication_id(at) for at in (2, 0, 1)]
     assert [row["published_at"][-10:] for row in shown["versions"]] == ["T00:02:00Z", "T00:00:00Z", "T00:01:00Z"]

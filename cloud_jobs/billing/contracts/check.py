@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from cloud_jobs.billing.billing_period import BillingPeriod, zone_of
+from cloud_jobs.billing.billing_period import BillingPeriod, day_start, zone_of
 from cloud_jobs.billing.contracts.account import Account
 from cloud_jobs.billing.contracts.errors import (
     BlockedPayer,
@@ -43,6 +43,7 @@ SOON: Final = timedelta(days=92)
 """How long before its end a calendar is warned of."""
 _DOUBTFUL: Final = re.compile(r'"category": ?"[KG]"|"rate": ?"?0?\.')
 """In the text of a contract whose taxes may be doubtful."""
+_MOMENT: Final = re.compile(r'"(?:effective_from|effective_until|begin|end)": ?"([^"]+T[^"]+)"')
 Row = dict[str, Any]
 
 
@@ -54,6 +55,7 @@ def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[
         *_late_fees(after, stated),
         *_taxes(after, stated),
         *_idle_caps(stated),
+        *_odd_times(after, stated),
     ]
 
 
@@ -110,6 +112,37 @@ def _late_fees(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
                 for fee in made.fees
                 if fee.every is Every.ONCE and fee.begin and fee.begin < first
             )
+
+
+def _odd_times(after: Contracts, stated: Sequence[Row]) -> Iterator[str]:
+    """Begins and ends at no local midnight of their payers, and contract years that begin by default."""
+    of_tariffs = after.zones_by_tariff() if any(row["kind"] == "tariff" for row in stated) else {}
+    for row in stated:
+        begin, zones = begin_of(row), of_tariffs.get(row["id"], set()) if row["kind"] == "tariff" else set()
+        facts = after.account_at(row["id"], begin) if row["kind"] == "account" and begin else None
+        if facts and (zone := after.zone_of_payer(row["id"], facts)):
+            zones = {zone}
+        if not zones:
+            continue
+        named, who = min(zones), f"{row['place']}: {row['kind']} {row['id']!r}"
+        moments = dict.fromkeys(_MOMENT.findall(row["body"]))
+        if odd := [one for one in moments if not _is_midnight(one, zones)]:
+            local = datetime.fromisoformat(odd[0]).astimezone(zone_of(named))
+            more = f" ({len(odd) - 1} more)" if odd[1:] else ""
+            yield f"{who}: {odd[0]} is {local:%Y-%m-%d %H:%M} in {named}{more}; for a whole day write {local:%Y-%m-%d}"
+        if facts and begin and after.has_default_year(row["id"], begin):
+            first = begin.astimezone(zone_of(named)).date()
+            if (first.month, first.day) != (1, 1):
+                yield (
+                    f"{who}: begins on {first}, and its contract year on 1 January: what is agreed for a year counts "
+                    "twice within twelve months; another year is stated with year_begins, the first day of a period"
+                )
+
+
+def _is_midnight(text: str, zones: Iterable[str]) -> bool:
+    """Whether a moment is the start of a local day in one of these time zones."""
+    moment = datetime.fromisoformat(text)
+    return any(day_start(zone, moment.astimezone(zone_of(zone)).date()) == moment for zone in zones)
 
 
 def _taxes(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:

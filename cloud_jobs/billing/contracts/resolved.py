@@ -385,6 +385,26 @@ class Contracts:
         version = self._of_kind["tariff"].get(tariff, ContractVersions[TariffFacts]()).at(micros(moment))
         return _NO_TARIFF if version is None else version.facts
 
+    def has_default_year(self, account: str, begin: datetime) -> bool:
+        """Whether something is of a year from the first version of an account on, and no version states a year."""
+        first, *_ = self._accounts[account].all
+        names = (account, first.facts.parent or account)
+        states = any(one.facts.year_begins for name in names for one in self._accounts.get(name, _NO_ACCOUNT).all)
+        return first.begin_us == micros(begin) and not states and self._is_of_year(account, first.begin_us, EVER)
+
+    def zone_of_payer(self, account: str, facts: AccountFacts) -> str | None:
+        """The time zone of the payer of an account's version; None if it is not known."""
+        return own_time_zone(self._accounts.get(facts.parent or account, _NO_ACCOUNT))
+
+    def zones_by_tariff(self) -> Mapping[str, set[str]]:
+        """The time zones of the payers of each tariff."""
+        zones = defaultdict[str, set[str]](set)
+        for name, versions in self._accounts.items():
+            for one in versions.all:
+                if zone := self.zone_of_payer(name, one.facts):
+                    zones[one.facts.tariff].add(zone)
+        return zones
+
     def payers_of(self, changed: Collection[tuple[str, str]]) -> list[str]:
         """The accounts that ever pay and depend on one of some contracts (kind, id), sorted."""
         rates = {name for kind, name in changed if kind == "exchange_rate"}
@@ -471,7 +491,9 @@ class Contracts:
 
     def _had_year(self, name: str, period: BillingPeriod) -> bool:
         """Whether the tariff of an account has something of a contract year, or had it in the year before."""
-        start_us, end_us = micros(period.start) - _YEAR_US, micros(period.end)
+        return self._is_of_year(name, micros(period.start) - _YEAR_US, micros(period.end))
+
+    def _is_of_year(self, name: str, start_us: int, end_us: int) -> bool:
         return bool(self._of_year) and any(
             one.facts.has_year
             for of in self._accounts[name].within(start_us, end_us)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from cloud_jobs.billing.billing_period import zone_of
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
+from cloud_jobs.billing.errors import BadPeriod
 from geo.alerts import AlertRule
 from waybill.settings import (
     TextFault,
@@ -113,14 +117,16 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
         line = "".join(text.splitlines()[fault.line - 1 : fault.line] if fault.line else [])
         advice = next((advice for wrong, advice in _MISWRITTEN if wrong.search(line)), "")
         return [], [fault._replace(reason=fault.reason + advice)]
-    found, faults = list[StatedContract](), list[TextFault]()
-    lines: TomlLines | None = None
+    found, faults, lines = list[StatedContract](), list[TextFault](), None
+    zone_of_table, wrong = _time_zones(tables)
+    if wrong:
+        faults.append(TextFault(TomlLines(text).of(("time_zone",)) or 0, 0, wrong))
     for kind, number, table in _entries(tables):
         path: TomlPath = (kind,) if number is None else (kind, number)
         reasons: Iterable[tuple[TomlPath, str]] = [((), table)] if isinstance(table, str) else ()
         if not isinstance(table, str):
             try:
-                made = TABLES[kind].model_validate(table)
+                made = TABLES[kind].model_validate(table, context=zone_of_table(table))
             except ValidationError as error:
                 reasons = _reasons(kind, table, error)
             else:
@@ -133,6 +139,25 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
             if len(faults) >= MAX_TEXT_FAULTS:
                 return found, faults
     return found, faults
+
+
+def _time_zones(tables: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], ZoneInfo | None], str]:
+    """The time zone of local days in each table: that of its payer, else of the text, else of all payers of the text;
+    and what is wrong with that of the text, which is removed from it.
+    """
+    stated, accounts, wrong, known = tables.pop("time_zone", None), tables.get("account"), "", dict[str, ZoneInfo]()
+    for one in accounts if isinstance(accounts, list) else ():
+        payer = one.get("payer") if isinstance(one, dict) else None
+        # other mistakes are named with their tables
+        with suppress(BadPeriod):
+            if isinstance(payer, dict):
+                known[str(one.get("id"))] = zone_of(str(payer.get("time_zone")))
+    default = known[min(known)] if len({*known.values()}) == 1 else None
+    try:
+        default = default if stated is None else zone_of(str(stated))
+    except BadPeriod as error:
+        wrong = f"time_zone: {error}"
+    return lambda table: known.get(str(table.get("id"))) or known.get(str(table.get("parent"))) or default, wrong
 
 
 def _number(text: str) -> Decimal:

@@ -8,7 +8,7 @@ from geo.reference.messages import Kind
 from tests.cloud_jobs.publications import row_of
 
 ADDRESS = {"line": "Hafenstr. 1", "city": "Hamburg", "postal_code": "20457", "country": "DE"}
-SINCE = "2026-01-01T00:00:00Z"
+SINCE = "2026-01-01T00:00:00+01:00"
 BERLIN = "Europe/Berlin"
 MARCH = BillingPeriod.parse("2026-03", BERLIN)
 APRIL = BillingPeriod.parse("2026-04", BERLIN)

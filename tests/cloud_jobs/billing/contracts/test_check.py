@@ -197,6 +197,18 @@ def test_a_fee_of_a_day_before_its_version_is_named() -> None:
     assert checked(account("acme", device(), fees=[coupon], effective_from=on_time)).notices == []
 
 
+def test_a_moment_at_no_midnight_and_a_year_by_default_are_warned_of() -> None:
+    summer = "2026-07-01T00:00:00+01:00"
+    said = f"{summer} is 2026-07-01 01:00 in Europe/Berlin; for a whole day write 2026-07-01"
+    assert checked(tariff(effective_from=summer)).notices == [f"f:1: tariff 'standard': {said}"]
+    assert checked(account("gamma", device("van-9", begin=summer))).notices == [f"f:1: account 'gamma': {said}"]
+    gamma = account("gamma", effective_from="2026-07-01T00:00:00+02:00")
+    [said] = checked(gamma, tariff(minimum_amount="12000", minimum_span="year")).notices
+    assert said.startswith("f:1: account 'gamma': begins on 2026-07-01, and its contract year on 1 January: ")
+    assert checked(gamma, tariff()).notices == []
+    assert checked(gamma | {"year_begins": "2026-07-01"}, tariff(minimum_amount="12000")).notices == []
+
+
 def test_an_end_that_leaves_devices_or_children_to_nobody_is_said() -> None:
     until = "2026-05-01T00:00:00+02:00"
     ended = account("acme", device(), effective_until=until)

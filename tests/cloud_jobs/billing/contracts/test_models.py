@@ -64,8 +64,8 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
         (tariff(currency="EURO"), "no currency 'EURO' in ISO 4217"),
         (tariff(effective_from="2026-01-01T00:00:00"), "has no offset from UTC; end it with Z"),
         (tariff(effective_from="2026-01-01"), "has no offset from UTC"),
-        (tariff(effective_from=5), "write a date, a time and an offset"),
-        (tariff(effective_from="1767225600"), "write a date, a time and an offset"),
+        (tariff(effective_from=5), "write a local day, 2026-03-01, or a date, a time and an offset"),
+        (tariff(effective_from="1767225600"), "write a local day, 2026-03-01, or a date, a time and an offset"),
         (tariff(effective_from="2026-01-01T00:07:00Z"), "is not on a quarter of an hour"),
         (tariff(effective_from="0001-01-01T00:00:00+14:00"), "is not within the years"),
         (tariff(id="../../evil"), "String should match pattern"),
@@ -204,8 +204,8 @@ def test_a_tariff_that_contradicts_itself_is_refused(body: dict[str, Any], said:
         (account(fees=[RATE, RATE]), "two fees have the id 'rate'"),
         (account("../../evil"), "String should match pattern"),
         (
-            account("acme", device(end="2026-01-01T00:00:00Z")),
-            "device 'van-1' ends at 2026-01-01T00:00:00+00:00, which is not after",
+            account("acme", device(end="2026-01-01T00:00:00+01:00")),
+            "device 'van-1' ends at 2025-12-31T23:00:00+00:00, which is not after",
         ),
         (
             account("acme", device(), device(begin="2026-03-01T00:00:00Z")),

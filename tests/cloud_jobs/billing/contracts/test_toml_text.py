@@ -106,9 +106,37 @@ def test_a_fault_has_its_line_its_key_and_its_reason(wrong: str, right: str, sai
     assert "Value error" not in first
 
 
+def test_a_local_day_is_its_first_moment_where_its_payer_is() -> None:
+    days = EXAMPLE.replace("T00:00:00+01:00", "").replace("T00:00:00Z", "")
+    assert "T00" not in days
+    made = [one.made.model_dump() for one in contracts_of_toml(days)[0]]
+    # 1 January in UTC is none of Berlin
+    assert made == [
+        one.made.model_dump()
+        for one in contracts_of_toml(EXAMPLE.replace("01-01T00:00:00Z", "01-01T00:00:00+01:00"))[0]
+    ]
+    summer = EXAMPLE.replace("begin = 2026-03-01T00:00:00+01:00", "begin = 2026-07-01")
+    account = next(one.made for one in contracts_of_toml(summer)[0] if isinstance(one.made, Account))
+    assert account.devices[1].begin == datetime(2026, 6, 30, 22, tzinfo=UTC)
+    # a payer of the text comes before the zone of the text
+    assert contracts_of_toml('time_zone = "Asia/Tokyo"\n' + summer)[0][2].made == account
+    rate = '[[exchange_rate]]\nid = "usd-eur"\neffective_from = 2026-01-01\ncurrency = "USD"\ninto = "EUR"\n'
+    rate += 'rate = 0.9\nsource = "ECB"\n'
+    [tokyo] = contracts_of_toml('time_zone = "Asia/Tokyo"\n' + rate)[0]
+    assert tokyo.made.model_dump()["effective_from"] == datetime(2025, 12, 31, 15, tzinfo=UTC)
+    [said] = faults(rate)
+    assert said.startswith(
+        "3: exchange_rate 'usd-eur': effective_from: 2026-01-01 is a local day; write time_zone = \""
+    )
+    said, _ = faults('time_zone = "Asia/Tokio"\n' + rate)
+    assert said == "1: time_zone: no time zone 'Asia/Tokio'; did you mean 'Asia/Tokyo'?"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("account = [5, { id = [], payer = 5 }, { parent = [], payer = { time_zone = [] } }]", "a table is needed"),
+        ("time_zone = [5]", "time_zone: no time zone '["),
         ("a" * (MAX_TOML_CONTRACTS_BYTES + 1), "bytes"),
         ("x = " + "[" * 1000, "nested deeper"),
         ("a" + ".a" * 1000 + " = 1", "nested deeper"),
@@ -254,7 +282,10 @@ _SOLD = 'prices = [{ meter = "distance", unit = "km", unit_amount = 1 }]\n'
         (_SOLD + "minimum_fee = 10", "did you mean 'minimum_amount'?"),
         (_SOLD + '[[tariff]]\nid = "Big"', "7: tariff 'Big': id: String should match"),
         (_SOLD + '[[tariff]]\nid = "Big"', "write small letters, digits"),
-        (_SOLD + '[[tariff]]\neffective_from = "1.3.2026"', "for instance 2026-03-01T00:00:00+01:00"),
+        (
+            _SOLD + '[[tariff]]\neffective_from = "1.3.2026"',
+            "write a local day, 2026-03-01, or a date, a time and an offset, 2026-03-01T00:00:00+01:00",
+        ),
         (_SOLD + "[[tarif]]", "did you mean [[tariff]]?"),
     ],
 )
