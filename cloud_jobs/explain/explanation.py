@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -31,6 +31,7 @@ from cloud_jobs.billing.rating.earlier_periods import EarlierPeriods
 from cloud_jobs.billing.rating.facts import Passage, rows_of_facts
 from cloud_jobs.billing.rating.fees import FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
+    Paid,
     Place,
     PoolStage,
     PoolUses,
@@ -276,8 +277,11 @@ def _arithmetic(
 ) -> Iterator[tuple[str, str]]:
     """How the amount of a charge arises."""
     currency, parts = contract.payer.currency, list[Iterable[tuple[str, str]]]()
-    for fact in rating.facts_of(key):
-        yield _fact_text(fact), f"{amount_text(fact.minor, currency)} {currency}"
+    facts = [[*of] for _, of in groupby(rating.facts_of(key), key=lambda one: (one.moment_us, one.fact))]
+    for of_one in facts[:MAX_FACTS]:
+        yield from _arithmetic_of_fact(of_one, currency)
+    if more := [one.minor for of_one in facts[MAX_FACTS:] for one in of_one]:
+        yield f"{len(facts) - MAX_FACTS} more", f"{amount_text(sum(more), currency)} {currency}"
     parts += (arithmetic_of(contract, pool, key) for pool in rating.pools_of(key))
     for cap in bill.caps:
         parts += (_arithmetic_of_cap(cap, one, currency) for one in cap.charges if one.key == key)
@@ -296,13 +300,62 @@ def _arithmetic(
         yield "together", f"{amount_text(amount, currency)} {currency}"
 
 
-def _fact_text(one: PricedFact) -> str:
-    fact, quantity = one.fact, f"{quantity_text(one.meter, one.quantity)} {MEASURE_OF[one.meter].unit}"
+MAX_FACTS: Final = 500
+"""The most visits or passages of a charge that are taken apart."""
+
+
+def _arithmetic_of_fact(parts: Sequence[PricedFact], currency: str) -> Iterator[tuple[str, str]]:
+    """A visit or passage; of a stay also its free time, steps, tiers and maximum, and its parts by day or version."""
+    first, last = parts[0], parts[-1]
+    yield _fact_text(first, sum(one.quantity for one in parts)), _money(sum(one.minor for one in parts), currency)
+    alone, price = last.price.fact_minor(last.at + last.quantity), last.price
+    if last.free == last.quantity and not last.minor and alone:
+        is_dearest = "dearest" in {term.key for term in terms_of(last.text)}
+        words = "another within the time is dearer, or the same" if is_dearest else "the pair of gates is charged"
+        yield f"- not charged: {words}", _money(-alone, currency)
+    elif last.meter is Meter.STAY:
+        yield from _arithmetic_of_stay(price, last.at + last.quantity)
+        if first.at:
+            yield f"- {_in_unit(price, first.at)} of it are charged before", ""
+        for one in parts if len(parts) > 1 else ():
+            yield f"- {_in_unit(price, one.quantity)} of it on {one.day}", _money(one.minor, currency)
+
+
+def _money(minor: int, currency: str) -> str:
+    return f"{amount_text(minor, currency)} {currency}"
+
+
+def _in_unit(price: RatedPrice, base: int | Fraction) -> str:
+    return f"{_text(Fraction(base) / price.price.base_per_unit)} {price.price.unit}"
+
+
+def _arithmetic_of_stay(price: RatedPrice, quantity: int) -> Iterator[tuple[str, str]]:
+    """What a whole stay costs by one price."""
+    stated, started, allowance = price.price, price.started(quantity), Fraction(*price.allowance)
+    if allowance:
+        free, rest = _in_unit(price, allowance), _in_unit(price, max(Fraction(0), quantity - allowance))
+        yield f"- less {free} that are free", rest
+    if stated.step and stated.step_amount is None:
+        yield f"- in started steps of {stated.step:f} {stated.unit}", _in_unit(price, started)
+    unit = stated.unit
+    if stated.step_amount is not None:
+        unit = f"steps of {stated.step:f} {unit} from entering" if stated.step else "stay"
+    for share, of_tier in parts_of(stated, Paid(Fraction(0), started, started).per(stated.base_per_unit)):
+        amount, currency = of_tier * price.factor, _currency(price)
+        count = _text(share) if unit == stated.unit else _short(share)
+        yield f"- {count} {unit} × {amount:f} {currency}", f"{_text(share * Fraction(amount))} {currency}"
+    if stated.most is not None and Fraction(*price.exact_minor(quantity)) > Fraction(stated.most) * price.worth:
+        yield "- the maximum of a stay", f"{stated.most:f} {_currency(price)}"
+
+
+def _fact_text(one: PricedFact, base: int) -> str:
+    fact, quantity = one.fact, f"{quantity_text(one.meter, base)} {MEASURE_OF[one.meter].unit}"
     if isinstance(fact, Passage):
         return f"{stamp(moment_of(fact.moment_us))} {'forward' if fact.forward else 'backward'}, event {fact.id}"
     begin, end = stamp(moment_of(fact.begin_us)), stamp(moment_of(fact.end_us))
     begin, end = begin if fact.entered else f"{begin} (not seen)", end if fact.left else f"{end} (not seen)"
-    return f"{begin} to {end}, {quantity}, events {', '.join(fact.ids)}"
+    drove = f"drove at {stamp(moment_of(one.moment_us))}, " if one.meter is Meter.DRIVEN_DAY else ""
+    return f"{begin} to {end}, {drove}{quantity}, events {', '.join(fact.ids)}"
 
 
 def _without_tax(charge: Charge, amount: int | None) -> int | None:

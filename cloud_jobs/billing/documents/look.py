@@ -219,4 +219,6 @@ def charged_steps(price: str, amount_minor: int, *, currency: str, digits: int) 
     if head is None or head.facts["currency"] != currency:
         return None
     each = Decimal(head.facts["amount"]).scaleb(digits)
-    return (int(amount_minor / each), head) if each and not amount_minor % each else None
+    # amounts that are rounded say nothing
+    is_whole = each and each == each.to_integral_value() and not amount_minor % each
+    return (int(amount_minor / each), head) if is_whole else None

@@ -130,12 +130,12 @@ class RatedPrice:
             # the integers of the fraction, not reduced
             paid = max(0, quantity * self.allowance.denominator - self.allowance.numerator)
             return Exact(paid * self.flat.numerator, self.allowance.denominator * self.flat.denominator)
-        started = self._started(quantity)
+        started = self.started(quantity)
         units = Paid(Fraction(0), started, started).per(self.price.base_per_unit)
         amount: Fraction = cost(self.price, units) * self.worth
         return Exact(amount.numerator, amount.denominator)
 
-    def _started(self, quantity: int) -> Fraction:
+    def started(self, quantity: int) -> Fraction:
         """Base units that are paid for, of a pool or a fact with only this quantity."""
         allowance, price = Fraction(*self.allowance), self.price
         if price.meter in FACTS and price.step_base and quantity > allowance:

@@ -48,7 +48,8 @@ class PricedFact(NamedTuple):
     """A visit or passage, or the part of a visit that an account pays for on a day or by a version, and what it costs.
 
     `text`: all terms of the price. `moment_us`: when it is charged. `day`: the local day of it, or of the part. `free`:
-    of the quantity; all of it if another fact is charged instead. `minor`: in the payer's currency, rounded.
+    of the quantity; all of it if another fact is charged instead. `minor`: in the payer's currency, rounded. `at`: what
+    of the fact came before the part.
     """
 
     meter: Meter
@@ -62,6 +63,8 @@ class PricedFact(NamedTuple):
     free: int
     minor: int
     fact: Visit | Passage
+    price: RatedPrice
+    at: int = 0
 
 
 Times = list[tuple[int, int]]
@@ -270,7 +273,7 @@ class _DevicePricing:
 
     def _counted(self, sold: _Sold, slot: Slot, moment_us: int, fact: Visit | Passage) -> PricedFact:
         assert slot.day is not None
-        return PricedFact(*sold.fields, slot.day, moment_us, 1, *_free_and_minor(sold.price, 1), fact)
+        return PricedFact(*sold.fields, slot.day, moment_us, 1, *_free_and_minor(sold.price, 1), fact, sold.price)
 
     def _visits(self, visits: Iterable[Visit]) -> list[PricedFact]:
         found, timeline = list[PricedFact](), self._timeline
@@ -313,7 +316,7 @@ class _DevicePricing:
                 exact = sold.price.running(exact, at, to)
                 minor = round_ratio(*exact.as_integer_ratio())
                 amounts = to - at, sold.price.free_of(to) - sold.price.free_of(at), minor - before
-            yield PricedFact(*sold.fields, day, moment_us, *amounts, visit)
+            yield PricedFact(*sold.fields, day, moment_us, *amounts, visit, sold.price, at)
 
     def _passages(self, passages: Sequence[Passage]) -> Iterator[PricedFact]:
         for number, passage in enumerate(passages):

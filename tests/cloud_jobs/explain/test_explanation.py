@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Charge, ChargeKind
+from cloud_jobs.billing.rating import Charge, ChargeKind, PeriodUsage, rate
 from cloud_jobs.billing.units import amount_text
-from cloud_jobs.explain import with_hours_again
+from cloud_jobs.explain import explain, with_hours_again
 from cloud_jobs.explain.metered_again import TrackBox, ids_near
 from geo.reference.in_force import parse_fence
 from geo.spatial import Fence, FenceError
@@ -23,12 +23,14 @@ from tests.cloud_jobs.billing.rating.worlds import (
     World,
     assigned,
     explained,
+    facts,
     price,
     rated,
     row,
     table,
     tariff,
     used_worlds,
+    visit,
 )
 from tests.examples import examples
 
@@ -103,6 +105,33 @@ def test_the_arithmetic_of_a_pool_whose_price_changes_has_both_prices() -> None:
         ("together", "32.10 EUR"),
         ("rounded, a half up", "32.10 EUR"),
         ("the part of 60.00 of 120.00 km, exactly 27.60 EUR, by largest remainder", "27.60 EUR"),
+    ]
+
+
+def test_a_stay_comes_apart_into_free_time_steps_maximum_and_days() -> None:
+    stay: dict[str, Any] = {"meter": "stay", "zone": "*", "unit": "min", "allowance": "15", "step": "30"}
+    caps = [{"scope": "device", "span": "day", "amount": "5"}]
+    agreed = tariff(stay | {"step_amount": "1.50", "most": "9"}, caps=caps)
+    world = World(days=MARCH, tariffs=(agreed,))
+    # in Kolkata, 17:30 to 18:10, and 22:30 to 2:30
+    events = [
+        *visit("a", NOON, NOON + timedelta(minutes=40)),
+        *visit("a", NOON.replace(hour=17), NOON.replace(hour=21)),
+    ]
+    found = facts(events, world.contract)
+    charge, _ = rate(world.contract, (), {}, facts=found).charges
+    made = explain(world.contract, charge, periods=[PeriodUsage((), {}, found)])
+    assert made.amount_agrees
+    assert [(step.partition(", events")[0], figure) for step, figure in made.arithmetic] == [
+        ("2026-03-05T12:00:00Z to 2026-03-05T12:40:00Z, 40.000000 min", "3.00 EUR"),
+        ("- less 15.00 min that are free", "25.00 min"),
+        ("- 2 steps of 30 min from entering × 1.50 EUR", "3.00 EUR"),
+        ("2026-03-05T17:00:00Z to 2026-03-05T21:00:00Z, 240.000000 min", "9.00 EUR"),
+        ("- less 15.00 min that are free", "225.00 min"),
+        ("- 8 steps of 30 min from entering × 1.50 EUR", "12.00 EUR"),
+        ("- the maximum of a stay", "9 EUR"),
+        ("- 90.00 min of it on 2026-03-05", "4.50 EUR"),
+        ("- 150.00 min of it on 2026-03-06", "4.50 EUR"),
     ]
 
 
