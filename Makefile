@@ -26,19 +26,18 @@ package-tools:
 demo: setup  ## Vehicles to a checked bill on real servers; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
 	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(CLUSTER),--spark-cluster)
 
-# The system tests mostly wait for servers, so those on shared servers, those with servers of their own, and the unit
-# tests in four parts run beside each other; demo and drills take the whole machine, and run last. `exec`: with a shell
-# between them, a signal to make would not reach what it started.
-SHARED_SERVERS := $(PYTEST) tests/system -m "system and not own_servers and not alone and not nightly" --durations=15
+# Each part has servers of its own or none, and the system tests mostly wait for theirs, so all parts run beside each
+# other; the short tests of the console are followed by the demo and the trial, which are whole stacks. `exec`: with a
+# shell between them, a signal to make would not reach what it started.
+SHARED_SERVERS := $(PYTEST) tests/system -m "system and not own_servers and not whole_stack and not nightly" --durations=15
 OWN_SERVERS := $(PYTEST) tests/system -m "own_servers and not nightly" -q --durations=15
 UNIT := $(PYTEST) --ignore=tests/cloud_jobs --ignore=tests/console -m "not system and not nightly" -q --durations=15
 JOBS := $(PYTEST) tests/cloud_jobs --ignore=tests/cloud_jobs/billing -m "not system and not nightly" -q --durations=15
 BILLING := $(PYTEST) tests/cloud_jobs/billing -m "not system and not nightly" -q --durations=15
-CONSOLE := $(PYTEST) tests/console -m "not nightly" -q --durations=5
-ALONE := $(PYTEST) tests/system -m "alone and not nightly" --durations=5
+CONSOLE_AND_STACKS := $(PYTEST) tests/console tests/system -m "(not system or whole_stack) and not nightly" -q --durations=15
 
 test: setup  ## Unit tests, and beside them the system tests on the real servers
-	@exec $(PYTHON) tests/run_parts.py '$(SHARED_SERVERS)' '$(OWN_SERVERS)' '$(UNIT)' '$(JOBS)' '$(BILLING)' '$(CONSOLE)' then '$(ALONE)'
+	@exec $(PYTHON) tests/run_parts.py '$(SHARED_SERVERS)' '$(OWN_SERVERS)' '$(UNIT)' '$(JOBS)' '$(BILLING)' '$(CONSOLE_AND_STACKS)'
 
 unit: python  ## The tests that need no server
 	@$(PYTEST) -m "not system and not nightly" -q

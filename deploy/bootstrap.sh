@@ -272,6 +272,18 @@ install_promtool() {
   rm -rf "$work"
 }
 
+# One after the other: Maven's local repository is for one Maven at a time.
+install_from_maven() { install_pulsar; install_invoice_rules; install_delta; }
+
+# beside STEP...: steps that share nothing, each of which waits for the network or keeps one core busy
+beside() {
+  local step pids=() failed=0
+  trap 'kill 0' INT  # a command behind an `&` ignores Ctrl-C
+  for step in "$@"; do "$step" & pids+=($!); done
+  for step in "${pids[@]}"; do wait "$step" || failed=1; done
+  return $failed
+}
+
 case "${1:-all}" in
   python) install_python ;;
   console) build_console ;;
@@ -280,6 +292,6 @@ case "${1:-all}" in
   verapdf) mkdir -p "$CACHE"; install_verapdf ;;
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
-  all) mkdir -p "$CACHE"; need_system_packages; install_missing; install_python; build_console; install_pulsar; install_invoice_rules; install_delta; install_versitygw; install_promtool ;;
+  all) mkdir -p "$CACHE"; need_system_packages; install_missing; beside install_python build_console install_from_maven install_versitygw install_promtool ;;
   *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, package-tools, or nothing for all)" ;;
 esac

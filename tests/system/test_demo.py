@@ -15,7 +15,7 @@ import pytest
 
 from tests.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXIT_INTERRUPTED = 130

@@ -13,7 +13,7 @@ import pytest
 from deploy.drill.drills import run_drill
 from deploy.drill.environment import Drill, DrillEnvironment, DrillSettings, Moment, drill_stack, open_environment
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.whole_stack, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 SETTINGS = DrillSettings(records_per_s=200)
 

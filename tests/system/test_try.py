@@ -28,7 +28,7 @@ from tests.edge_agent.mapping.connect_page import TRIES
 from tests.system.test_demo import processes_of
 from tests.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.whole_stack, pytest.mark.timeout(600)]
 
 
 class Try:
