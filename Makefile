@@ -31,7 +31,7 @@ demo: setup  ## Vehicles to a checked bill on real servers; CLUSTER=1: on Spark 
 # shell between them, a signal to make would not reach what it started.
 SHARED_SERVERS := $(PYTEST) tests/system -m "system and not own_servers and not whole_stack and not nightly" --durations=15
 OWN_SERVERS := $(PYTEST) tests/system -m "own_servers and not nightly" -q --durations=15
-UNIT := $(PYTEST) --ignore=tests/cloud_jobs --ignore=tests/console -m "not system and not nightly" -q --durations=15
+UNIT := $(PYTEST) --ignore=tests/cloud_jobs --ignore=tests/console --ignore=tests/system -m "not system and not nightly" -q --durations=15
 JOBS := $(PYTEST) tests/cloud_jobs --ignore=tests/cloud_jobs/billing -m "not system and not nightly" -q --durations=15
 BILLING := $(PYTEST) tests/cloud_jobs/billing -m "not system and not nightly" -q --durations=15
 CONSOLE_AND_STACKS := $(PYTEST) tests/console tests/system -m "(not system or whole_stack) and not nightly" -q --durations=15

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from cloud_jobs.errors import ReferenceFileError
-from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.checks import check_rules
 from cloud_jobs.reference.files import read_placed, usable
 from cloud_jobs.reference.tables import in_force, publications_in, quarantined_messages, store
@@ -14,6 +13,7 @@ from geo.reference.messages import ReferenceTrust
 from tests.cloud_jobs.billing.contracts.makers import account
 from tests.cloud_jobs.publications import message_of, publication_id, row_of
 from tests.identity.makers import operator, trusting
+from tests.new_lakes import new_lake
 from waybill.identity.signatures import NewOperator, Publication, sign_publication
 
 TEXT = """
@@ -66,8 +66,7 @@ def test_an_account_or_place_that_is_nowhere_is_lacking_with_the_nearest_one(tmp
 
 
 def test_a_tenant_s_key_speaks_for_the_rules_of_its_accounts_alone(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    lake.create()
+    lake = new_lake(tmp_path)
     bodies = [RULE | {"id": name} for name in ("acme/yard", "acme-north/yard", "acmes/yard", "beta/yard")]
     messages = [signed(body, number, CLERK) for number, body in enumerate(bodies)]
     store(lake, {"alert_rule": messages}, ReferenceTrust(trusting(CLERK)))

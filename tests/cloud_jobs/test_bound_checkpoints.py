@@ -13,6 +13,7 @@ from cloud_jobs.errors import OtherLake
 from cloud_jobs.ingest import job
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import newest_number
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import ingest
 
 CLUSTER = {"name": "hq", "service_url": "pulsar://hq:6650", "admin_url": "http://hq:8080"}
@@ -33,9 +34,7 @@ def ingest_noted(checkpoints: BoundCheckpoints) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    made = Lake(tmp_path / "lake")
-    made.create()
-    return made
+    return new_lake(tmp_path / "lake")
 
 
 @pytest.fixture

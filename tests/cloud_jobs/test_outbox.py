@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cloud_jobs.derived.incremental import group_by_key
 from cloud_jobs.derived.outbox import Outbox, encounter_message, event_message, progress_file, unpublished_since
 from cloud_jobs.errors import NotPublished
-from cloud_jobs.lake.tables import Lake
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import derive
 
 TIME = datetime(2026, 3, 1, tzinfo=UTC)
@@ -37,8 +37,7 @@ class Topic:
 
 @pytest.fixture
 def outbox(tmp_path: Path) -> Outbox:
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     return Outbox(lake, "geofence_events", tmp_path / "notes" / "events")
 
 

@@ -23,6 +23,7 @@ from cloud_jobs.reference.files import make_version, read_reference
 from cloud_jobs.reference.tables import fences_in, in_force, publications_in, quarantined_messages, store
 from geo.reference.messages import ANYBODY, MAX_BYTES, Kind, named_message, read_messages
 from tests.cloud_jobs.publications import AT, collect_in_parts, message_of, publication_id, rows_of, tariff
+from tests.new_lakes import new_lake
 from waybill.identity.signatures import ID_PROPERTY, next_publication_id
 
 Message = dict[str, Any]
@@ -30,9 +31,7 @@ Message = dict[str, Any]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    made = Lake(tmp_path / "lake")
-    made.create()
-    return made
+    return new_lake(tmp_path / "lake")
 
 
 def price(lake: Lake) -> str:
@@ -50,8 +49,7 @@ A, B, AGAIN = tariff("0.45", 0), tariff("4.50", 1), tariff("0.45", 2)
 
 def test_a_price_that_is_set_back_is_in_force_again_whichever_publication_is_collected_first(tmp_path: Path) -> None:
     for number, order in enumerate([(A, B, AGAIN), (A, AGAIN, B), (AGAIN, A, B)]):
-        lake = Lake(tmp_path / str(number))
-        lake.create()
+        lake = new_lake(tmp_path / str(number))
         for message in order:
             # the topic is read whole each time; what was compacted is not in it any more
             store(lake, {"tariff": [message]}, ANYBODY)

@@ -15,7 +15,6 @@ from pulsar import ConnectError, MessageId
 from typer.testing import CliRunner, Result
 
 from cloud_jobs.errors import ReferenceNotPublished
-from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference import files as reference_publisher
 from cloud_jobs.reference.checks import VersionDiff, diffs
 from cloud_jobs.reference.commands import app
@@ -26,6 +25,7 @@ from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, rows, tariff
 from tests.cloud_jobs.publications import AT, message_of, publication_id, row_of, rows_of
 from tests.identity.makers import operator, operators_file
+from tests.new_lakes import new_lake
 from waybill.identity.signatures import ID_PROPERTY, NewOperator
 from waybill.pulsar import cluster_clock
 from waybill.pulsar.cluster_clock import ClockDiffers
@@ -145,8 +145,7 @@ def test_what_arrived_in_two_clusters_has_one_id_and_counts_once(clusters: dict[
     assert publish(list(clusters), VERSIONS) == 2
     (first,), both = (clusters[url].ids for url in clusters)
     assert first == both[0]
-    lake = Lake(tmp_path)
-    lake.create()
+    lake = new_lake(tmp_path)
     for cluster in clusters.values():
         store(
             lake,
@@ -217,8 +216,7 @@ def test_the_command_publishes_all_or_nothing_and_shows_what_is_in_force(
     code, _, said = run("list")
     assert code == 1
     assert "reference" in said
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     bodies = [("tariff", TARIFF), ("tariff", TARIFF | {"currency": "NO"}), ("account", ACCOUNT)]
     lake.append("reference", [row_of(kind, body["id"], body, at) for at, (kind, body) in enumerate(bodies)])  # type: ignore[arg-type]
     store(lake, {"tariff": [message_of("tariff", TARIFF, 9, key="x")]}, ANYBODY, now=lambda: AT)
@@ -299,8 +297,7 @@ def test_the_first_contracts_are_published_where_no_lake_is_yet(tmp_path: Path, 
 def test_what_contradicts_what_the_lake_has_is_named_and_nothing_is_published(
     tmp_path: Path, published: Published
 ) -> None:
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     lake.append("reference", rows(legal_entity(), tariff(price()), account("acme", device())))
     done = put(tmp_path, account("beta", device()), account("gamma", device("van-2")))
     assert (done.exit_code, published.keys) == (1, [])
@@ -362,8 +359,7 @@ TARIFF_FILE, ACCOUNT_FILE = tariff(id="t"), account("acme", tariff="t")
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """A tariff and an account in force, and a message in the quarantine of each."""
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     lake.append("reference", [row_of("tariff", "t", TARIFF_FILE, 0), row_of("account", "acme", ACCOUNT_FILE, 1)])
     for kind, body in (("tariff", TARIFF_FILE), ("account", ACCOUNT_FILE)):
         store(lake, {kind: [message_of(kind, body, 9, key="x")]}, ANYBODY, now=lambda: AT)  # type: ignore[arg-type, dict-item]

@@ -13,6 +13,7 @@ from geo.reference.messages import Kind, ReferenceTrust, stated_version
 from tests.cloud_jobs.billing.contracts.makers import account, device, tariff
 from tests.cloud_jobs.publications import message_of, publication_id
 from tests.identity.makers import operator, trusting
+from tests.new_lakes import new_lake
 from waybill.identity.signatures import NewOperator, Publication, sign_publication
 
 ANNA = operator("anna")
@@ -37,9 +38,7 @@ class Signed:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    made = Lake(tmp_path)
-    made.create()
-    return made
+    return new_lake(tmp_path)
 
 
 def reasons(lake: Lake) -> list[str]:

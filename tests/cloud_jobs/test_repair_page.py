@@ -10,9 +10,10 @@ from cloud_jobs.derived.incremental import commit_written, next_increment
 from cloud_jobs.errors import Fenced, OtherRecords
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.pulsar_source.options import PulsarOptions
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, run
 from tests.cloud_jobs.status.watched import wrong
+from tests.new_lakes import new_lake
 
 PAGE = (Path(__file__).parents[2] / "docs/centre.md").read_text(encoding="utf-8")
 REPAIR = PAGE.partition("\n## Repair\n")[2].partition("\n## ")[0]

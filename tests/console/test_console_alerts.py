@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cloud_jobs.lake.tables import Lake
 from console import happenings
 from console.context import Console, Query, Viewer
 from console.errors import BadQuery, NotThere
 from console.pages import replay
 from console.pages.happenings import alerts_page, events_page
 from tests.console.conftest import console_of
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import LakeFix, derive, ingest, lake_of, square
 from waybill.commands import SUBCOMMANDS, command_line
 
@@ -43,8 +43,7 @@ def verdict(name: str, said: str, **changed: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def console(tmp_path: Path) -> Console:
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     lake.append(
         "geofence_events",
         [
@@ -157,8 +156,7 @@ def test_what_no_job_has_computed_yet_is_unknown_and_not_zero(console, gone, job
 
 
 def test_what_only_the_ingest_has_run_on_is_unknown_and_not_zero(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     # as a run of the maintenance does
     lake.open("geofence_events").vacuum(0, dry_run=False, enforce_retention_duration=False)
     console = console_of(tmp_path / "lake")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cloud_jobs.lake.tables import Lake
 from console.asked import check_asked
 from console.context import LOCAL, Console, Query, Viewer
 from console.errors import BadQuery, NotThere
@@ -22,6 +21,7 @@ from tests.cloud_jobs.billing.contracts.makers import account, device, price, ta
 from tests.cloud_jobs.publications import row_of
 from tests.console.conftest import NOW, Tab, console_of, serving
 from tests.console.test_console_alerts import AT, event
+from tests.new_lakes import new_lake
 
 NAME = "<script>window.hit=1</script>"
 MOVED = "2026-01-05T06:00:00Z"
@@ -43,8 +43,7 @@ def feature(begin: str | None, east: float, **properties: Any) -> str:
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Console:
     folder: Path = tmp_path_factory.mktemp("fences")
-    lake = Lake(folder / "lake")
-    lake.create()
+    lake = new_lake(folder / "lake")
     gate = {"type": "LineString", "coordinates": [[10.0, 53.2], [10.1, 53.2]]}
     bodies = [
         ("ring", feature(None, 10.1)),
@@ -129,8 +128,7 @@ def test_an_unknown_fence_or_version_is_refused(console):
 @pytest.fixture
 def shared(tmp_path: Path) -> Console:
     """The fences of two customers of one tenant: each has one that its contract prices, and one that it was in."""
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     names = ("priced-a", "priced-b", "met-a", "met-b", "taken-back", "nobodys")
     bodies: list[tuple[Kind, str, str]] = [("fence", name, feature(None, 10.1, id=name)) for name in names]
     for one in ("a", "b"):

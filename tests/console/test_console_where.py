@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from shapely import box
 
-from cloud_jobs.lake.tables import Lake
 from console.context import Query, Viewer
 from console.errors import BadQuery, NotThere
 from console.page import as_json
 from console.pages import where
 from tests.console.conftest import NOW, console_of
+from tests.new_lakes import new_lake
 
 START = datetime(2026, 1, 5, 8, tzinfo=UTC)
 WINDOW = {"start": "2026-01-05T08:00Z", "end": "2026-01-05T09:00Z"}
@@ -34,8 +34,7 @@ def record(seq, second, longitude, device="a", **changes):
 @pytest.fixture(scope="module")
 def console(tmp_path_factory):
     folder = tmp_path_factory.mktemp("where")
-    lake = Lake(folder / "lake")
-    lake.create()
+    lake = new_lake(folder / "lake")
     # 20 s a step, about 430 m: the area of 100 m at 10.009 lies between two fixes
     rows = [record(at, 20 * at, 10 + 0.006 * at) for at in range(1, 60)]
     rows += [record(at, 20 * at, 10 + 0.006 * at, "b", latitude=51.0) for at in range(1, 60)]

@@ -14,7 +14,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cloud_jobs.lake.coverage import DeviceStream
-from cloud_jobs.lake.tables import Lake
 from deploy.demo.alert_audit import AlertAudit, VerdictRow, audit_alerts
 from deploy.drill.cli import app, as_json, drill_table
 from deploy.drill.drills import CentralTable, Outcome
@@ -28,6 +27,7 @@ from deploy.drill.findings import (
 )
 from geo.alerts import AlertVerdict, VerdictKind
 from geo.spatial.event_ids import Revision
+from tests.new_lakes import new_lake
 from waybill.record import IntervalSet
 
 DEVICE = DeviceStream("fleet", "eu-0001", 7)
@@ -138,8 +138,7 @@ def test_settings_that_cannot_be_are_refused_before_a_server_starts(tmp_path: Pa
 
 
 def test_the_table_is_read_from_its_log_with_the_moment_of_each_commit(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    lake.create()
+    lake = new_lake(tmp_path)
     table = CentralTable(lake, epoch=7)
     assert table.commits() == []
     lake.append("records", [row(1), row(2), row(2), row(9, epoch=8)])

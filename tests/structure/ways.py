@@ -37,10 +37,10 @@ def modules_that_run(action: Callable[[], object]) -> set[str]:
 
 def fix_to_invoice_line(folder: Path) -> set[str]:
     """From the records of a commit to an issued invoice: metering, closing, issuing; the source is not in it."""
-    from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake  # noqa: PLC0415 - Spark
+    from tests.cloud_jobs.billing.register.metered_lake import JANUARY, make_metered_lake  # noqa: PLC0415 - Spark
 
     def way() -> None:
-        billed = metered_lake(folder / "lake")
+        billed = make_metered_lake(folder / "lake")
         billed.close("one", days=JANUARY)
         billed.issue("clerk", JANUARY)
 

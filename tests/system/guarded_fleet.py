@@ -13,7 +13,8 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from deploy.local import TlsFiles
-from tests.cloud_jobs.ingest.centre import new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.centre import new_ingest, seqs_in_table, take_in
+from tests.new_lakes import new_lake
 from tests.system.gateway_region import RECORDS, assert_safe
 from tests.system.guarded_region import TENANT, GuardedRegion
 from tests.waiting import wait_until

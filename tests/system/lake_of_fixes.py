@@ -20,6 +20,7 @@ from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, counter_of, newest_number, next_number
 from cloud_jobs.lake.values import content_bytes
 from tests.cloud_jobs.publications import rows_of
+from tests.new_lakes import new_lake
 from waybill.record import IntervalSet
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -47,8 +48,11 @@ class LakeFix(NamedTuple):
 
 
 def lake_of(place: Location | Path, features: Iterable[dict[str, Any]] = ()) -> Lake:
-    lake = Lake(place)
-    lake.create()
+    if isinstance(place, Path):
+        lake = new_lake(place)
+    else:
+        lake = Lake(place)
+        lake.create()
     lake.append("reference", rows_of("fence", [*features]))
     return lake
 

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cloud_jobs.billing.contracts import Tariff, usable_contract
-from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.commands import app
 from cloud_jobs.reference.files import Signing, make_version, publish
 from cloud_jobs.reference.tables import CollectionResult, collect, in_force, publications_in, quarantined_messages
 from deploy.local import LocalStack, PulsarCluster, stack_operator
 from geo.reference.messages import ReferenceTrust
+from tests.new_lakes import new_lake
 from tests.pulsar_clients import open_client, source_access
 from waybill.identity.signatures import (
     OperatorKey,
@@ -61,8 +61,7 @@ def test_a_price_that_is_set_back_holds_and_collectors_at_once_have_each_publica
     hq, name = stack.pulsar["hq"], f"t-{uuid4().hex[:8]}"
     operator = stack_operator(stack.folder)
     signing, trust = Signing(operator.key, "a test"), ReferenceTrust(read_operators(operator.operators_file))
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     # each with a clock that is behind the one before
     now_s, access = time.time(), stack.access("publisher")
     for clock_s, price in ((now_s, "0.45"), (now_s - 100, "4.50"), (now_s - 200, "0.45")):
@@ -101,8 +100,7 @@ def test_what_nobody_signed_who_may_is_in_quarantine_and_the_history_names_who_w
     trusted = {acme.key_id: trusted_key(acme, "acme clerk", tenants=("acme",), kinds=("*",), accounts=("acme",))}
     keys = read_operators(operator.operators_file)
     trust = ReferenceTrust(keys.model_copy(update={"keys": {**keys.keys, **trusted}}))
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    lake = new_lake(tmp_path / "lake")
     urls, access = [hq.service_url], stack.access("publisher")
     publish(urls, [tariff(name, "0.45")], access, signing=Signing(operator.key, "as agreed"))
     publish(urls, [tariff(name, "9.99")], access)

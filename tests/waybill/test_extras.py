@@ -14,7 +14,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from deploy.packages.wheels import ROOT, brought
-from tests.cloud_jobs.billing.register.metered_lake import JANUARY, metered_lake
+from tests.cloud_jobs.billing.register.metered_lake import issued_lake
 from waybill.commands import EXIT_MISSING_EXTRA, PROGRAMS, SUBCOMMANDS
 
 PACKAGES = frozenset(path.parent.name for path in ROOT.glob("*/__init__.py")) - {"tests", "benchmarks"}
@@ -291,9 +291,7 @@ def test_a_clerks_command_starts_without_what_takes_long_to_import(command: str)
 
 
 def test_what_is_counted_is_counted_without_geometry(tmp_path: Path) -> None:
-    billed = metered_lake(tmp_path / "lake")
-    billed.close("one", days=JANUARY)
-    billed.issue("clerk", JANUARY)
+    issued_lake(tmp_path / "lake")
     arguments = ["reconcile", "--lake", "lake", "--period", "2026-01"]
     listing = [sys.executable, "-c", LIST, *arguments]
     done = subprocess.run(listing, capture_output=True, check=True, text=True, cwd=tmp_path)

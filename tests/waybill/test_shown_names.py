@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
-from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.commands import app as reference
 from cloud_jobs.terminal import Column, FittedTable
 from edge_agent.push.push_cli import app as push
 from tests.cloud_jobs.test_reference_publisher import CONTRACTS
 from tests.identity.registry_world import table
+from tests.new_lakes import new_lake
 from waybill.identity.command_session import print_error
 from waybill.identity.pki_cli import app as pki
 from waybill.settings import printable
@@ -46,8 +46,7 @@ def check(text: str) -> None:
 def test_names_of_files_are_escaped_where_contracts_are_compared_checked_and_refused(
     tmp_path: Path, file: Path
 ) -> None:
-    lake = Lake(tmp_path / "lake")
-    lake.create()
+    new_lake(tmp_path / "lake")
     file.write_text(CONTRACTS)
     check(shown(reference, "diff", file, "--lake", tmp_path / "lake"))
     check(shown(reference, "diff", file, "--lake", tmp_path / "lake", "--json"))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
 from cloud_jobs.lake.data_files import write_data_files
 from cloud_jobs.lake.snapshots import fences_number, note_tracks
-from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS, Lake
+from cloud_jobs.lake.tables import FENCES, INGEST, TRACKS
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.reference.files import read_reference
 from edge_agent.intake.messages import parse_message
@@ -20,6 +20,7 @@ from simulator import drive, write_folder
 from simulator.messages import VehicleMessage, journal_entry
 from tests.cloud_jobs.publications import row_of
 from tests.example_fleet import EPOCHS, TENANT, example_scenario
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import commit_ingest, derive, records_table
 from tests.usage_rows import metered_rows
 from waybill.record import IntervalSet
@@ -38,8 +39,7 @@ class PageLake:
     """A lake with the contracts of the page about contracts, and what the jobs commit of two vehicles."""
 
     def __init__(self, folder: Path) -> None:
-        self.lake = Lake(folder / "lake")
-        self.lake.create()
+        self.lake = new_lake(folder / "lake")
         write_folder(folder / "scenario", SCENARIO)
         contracts = re.findall(r"```toml\n(.*?)```", (DOCS / "contracts.md").read_text(encoding="utf-8"), re.DOTALL)[0]
         (folder / "contracts.toml").write_text(contracts, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from pathlib import Path
 
 from cloud_jobs.ingest.decoding import decode_messages
 from cloud_jobs.ingest.micro_batch import CrashPoint, MicroBatchWriter
@@ -29,12 +28,6 @@ def at_once(work: Callable[[], CoverageFile]) -> Future[CoverageFile]:
     outcome: Future[CoverageFile] = Future()
     outcome.set_result(work())
     return outcome
-
-
-def new_lake(folder: Path) -> Lake:
-    lake = Lake(folder)
-    lake.create()
-    return lake
 
 
 def new_ingest(lake: Lake, reached: Callable[[CrashPoint], None] = lambda _: None) -> MicroBatchWriter:

@@ -21,8 +21,9 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import FileLimits, Rewriter
 from cloud_jobs.maintenance.sweeping import table_files
 from cloud_jobs.run_metrics import IngestMetrics
-from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import raw, run
+from tests.new_lakes import new_lake
 from waybill.daemon.durable_file import create_durably
 from waybill.record import IntervalSet, Tombstone
 

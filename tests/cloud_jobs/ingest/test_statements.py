@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from cloud_jobs.ingest.decoding import DecodedMessages, decode_messages
 from cloud_jobs.ingest.parts import StreamPart, deduplicate, write_part
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
-from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import STREAM, coverage, new_ingest, take_in
 from tests.cloud_jobs.ingest.test_decoding import RECEIVED, messages
+from tests.new_lakes import new_lake
 from tests.strategies import interval_sets
 from waybill.record import Batch, Canary, Header, IntervalSet, Record, Tombstone, encode
 

@@ -11,8 +11,9 @@ import pytest
 from cloud_jobs.errors import CloudError, Fenced
 from cloud_jobs.ingest.micro_batch import CrashPoint, MicroBatchWriter
 from cloud_jobs.lake.tables import Lake
-from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.centre import batch, check, coverage, new_ingest, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import Message
+from tests.new_lakes import new_lake
 from waybill.record import IntervalSet, Tombstone
 
 

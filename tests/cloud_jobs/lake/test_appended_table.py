@@ -15,8 +15,8 @@ from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import RECORDS
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import commit_files, newest_number, next_number
-from tests.cloud_jobs.ingest.centre import new_lake
 from tests.cloud_jobs.lake.test_data_files import row, written
+from tests.new_lakes import new_lake
 
 
 @pytest.fixture
@@ -91,9 +91,7 @@ def test_who_stood_still_while_the_log_was_cut_lets_nothing_in(lake: Lake) -> No
 
 @pytest.fixture
 def lake_of_transactions(tmp_path: Path) -> Lake:
-    made = Lake(tmp_path)
-    made.create()
-    return made
+    return new_lake(tmp_path)
 
 
 class Writer:

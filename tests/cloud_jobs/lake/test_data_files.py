@@ -16,8 +16,9 @@ from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 from cloud_jobs.lake.data_files import DataFile, StoredFiles, in_pieces, read_data_file, text_lengths, write_data_files
 from cloud_jobs.lake.location import sync_files
 from cloud_jobs.lake.schemas import RECORDS
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
 from tests.examples import examples
+from tests.new_lakes import new_lake
 from waybill.daemon.durable_file import create_durably
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -14,9 +14,10 @@ from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.snapshot_reads import usage_rows
 from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot, snapshots, take_snapshot
 from cloud_jobs.lake.tables import Lake
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
 from tests.cloud_jobs.lake.metered import DEVICE, HOUR, meter
 from tests.cloud_jobs.publications import row_of
+from tests.new_lakes import new_lake
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)

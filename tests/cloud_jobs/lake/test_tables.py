@@ -22,8 +22,8 @@ from cloud_jobs.lake.snapshot_reads import rows_in_force
 from cloud_jobs.lake.snapshots import note_tracks, read_snapshot, take_snapshot
 from cloud_jobs.lake.tables import TRACKS, Condition, Lake
 from geo.spatial import TrackSettings
-from tests.cloud_jobs.ingest.centre import new_lake
 from tests.cloud_jobs.lake.metered import HOUR
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import cover, derive, lake_of
 from tests.usage_rows import usage_row
 from waybill.record import IntervalSet, Tombstone

@@ -13,12 +13,13 @@ from cloud_jobs.lake.erasures import Erasure, declare_erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import MaintenancePoint
 from cloud_jobs.usage import job
-from tests.cloud_jobs.ingest.centre import NOON_US, batch, check, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.centre import NOON_US, batch, check, coverage, new_ingest, seqs_in_table, take_in
 from tests.cloud_jobs.ingest.test_decoding import Message
 from tests.cloud_jobs.ingest.test_two_ingests import Ingest, Killed, Scheduler
 from tests.cloud_jobs.maintenance.test_erasing import ERASURE
 from tests.cloud_jobs.maintenance.upkeep import positions, run
 from tests.cloud_jobs.usage.test_any_order import compute, in_force, publish, small_groups
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import square
 from waybill.record import Batch, IntervalSet, Position, Record, Tombstone, encode
 

@@ -19,9 +19,10 @@ from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import MAX_ATTEMPT_S
 from cloud_jobs.maintenance.job import Maintenance
 from cloud_jobs.operator_commands import repeat_until
-from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, take_in
 from tests.cloud_jobs.ingest.test_decoding import messages
 from tests.cloud_jobs.maintenance.upkeep import folder_of, positions
+from tests.new_lakes import new_lake
 from waybill.record import IntervalSet
 
 

@@ -32,9 +32,10 @@ from cloud_jobs.maintenance.compaction import (
 )
 from cloud_jobs.maintenance.job import compact
 from cloud_jobs.maintenance.sweeping import TableFile, table_files
-from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, check, new_ingest, take_in
 from tests.cloud_jobs.maintenance.upkeep import folder_of, keys_of, make_older, parquet_files, positions, raw, run
 from tests.examples import examples
+from tests.new_lakes import new_lake
 from waybill.record import IntervalSet
 
 

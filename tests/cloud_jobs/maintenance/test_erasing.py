@@ -12,8 +12,9 @@ from cloud_jobs.lake.erasures import Erasure, read_erasures
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.maintenance.compaction import MaintenancePoint
 from cloud_jobs.maintenance.job import MaintenanceRun
-from tests.cloud_jobs.ingest.centre import NOON_US, batch, coverage, new_ingest, new_lake, seqs_in_table, take_in
+from tests.cloud_jobs.ingest.centre import NOON_US, batch, coverage, new_ingest, seqs_in_table, take_in
 from tests.cloud_jobs.maintenance.upkeep import keys_of, parquet_files, positions, run
+from tests.new_lakes import new_lake
 from waybill.record import IntervalSet
 
 NOON = datetime.fromtimestamp(NOON_US / 1e6, UTC)

@@ -11,10 +11,11 @@ from cloud_jobs.lake.schemas import USAGE
 from cloud_jobs.lake.snapshot_reads import conflicts, coverage, erasures, reference_rows, usage_rows
 from cloud_jobs.lake.snapshots import Snapshot, read_snapshot, snapshots, take_snapshot
 from cloud_jobs.lake.tables import Lake
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
 from tests.cloud_jobs.lake.metered import DEVICE, HOUR, meter
 from tests.cloud_jobs.maintenance.upkeep import folder_of, make_older, run
 from tests.cloud_jobs.publications import row_of
+from tests.new_lakes import new_lake
 
 DAY_S = 86_400.0
 DAYS = (HOUR - timedelta(days=1), HOUR + timedelta(days=1))

@@ -14,7 +14,8 @@ from cloud_jobs.ingest.micro_batch import MicroBatchWriter
 from cloud_jobs.job_settings import MetricsSettings
 from cloud_jobs.run_metrics import IngestMetrics, RunMetrics, RunOutcome, served_metrics
 from deploy.local.ports import free_port
-from tests.cloud_jobs.ingest.centre import NOON_US, at_once, batch, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import NOON_US, at_once, batch, take_in
+from tests.new_lakes import new_lake
 from waybill.record import Batch, Event, Raw, Record, encode
 
 MAX_RUN_S = 100.0

@@ -23,6 +23,7 @@ from tests.cloud_jobs.billing.register.metered_lake import (
     JANUARY,
     STATED,
     TEN,
+    issued_lake,
     meter,
     metered_lake,
     publish,
@@ -35,10 +36,7 @@ from waybill.commands import SUBCOMMANDS, command_line
 
 @pytest.fixture
 def billed(tmp_path: Path) -> BilledLake:
-    made = metered_lake(tmp_path)
-    made.close("one", days=JANUARY)
-    assert len(made.issue("clerk", JANUARY).documents) == 2
-    return made
+    return issued_lake(tmp_path)
 
 
 def compared(billed: BilledLake, *payers: str) -> list[Comparison]:
@@ -340,9 +338,7 @@ TWICE = "# an existing record is appended again"
 
 
 def test_the_tables_of_the_page_are_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    billed = metered_lake(tmp_path / "lake")
-    billed.close("one", days=JANUARY)
-    billed.issue("clerk", JANUARY)
+    billed = issued_lake(tmp_path / "lake")
     monkeypatch.chdir(tmp_path)
     steps = steps_of(PAGE)
     assert [line[0] for line, _ in steps] == ["$", "#", "$"]

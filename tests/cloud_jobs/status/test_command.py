@@ -26,10 +26,11 @@ from cloud_jobs.status.facts import CentreStatus, ProvisionalStatus, problems
 from deploy.local.ports import free_port
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, rules
 from tests.cloud_jobs.geofence.test_event_revisions import THROUGH
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
 from tests.cloud_jobs.pulsar_source.addresses import FakeAdmin, Reply, address, document, page
 from tests.cloud_jobs.status.watched import LIMITS, looked, note_maintenance
 from tests.cloud_jobs.verdicts.centre import VerdictCentre, alert_of
+from tests.new_lakes import new_lake
 from tests.waiting import wait_until
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -12,10 +12,11 @@ from cloud_jobs.lake.snapshots import fences_number
 from cloud_jobs.lake.tables import FENCES, Lake
 from cloud_jobs.reference.tables import fences_in
 from cloud_jobs.status.facts import CoverageStatus, problems
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
 from tests.cloud_jobs.maintenance.upkeep import parquet_files, run
 from tests.cloud_jobs.publications import rows_of
 from tests.cloud_jobs.status.watched import LIMITS, after, looked, note_runs, wrong
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import derive, square
 
 

@@ -20,7 +20,8 @@ from cloud_jobs.verdicts.job import VerdictRun, give_verdicts
 from cloud_jobs.verdicts.subscription import CollectedAlerts, TopicAlert, collect_alerts
 from geo.alerts import Alert, encode_alert
 from tests.cloud_jobs.geofence.centre import GeofenceCentre, GeofenceFix, latest
-from tests.cloud_jobs.ingest.centre import new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import new_ingest, take_in
+from tests.new_lakes import new_lake
 from waybill.record import Batch, Position, Record, Tombstone, encode
 
 TOPIC = "persistent://acme/alerts-eu/alerts"

@@ -18,7 +18,8 @@ from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from tests.cloud_jobs.billing.contracts.makers import account, device, payer, rows
 from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
-from tests.cloud_jobs.ingest.centre import batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import batch, new_ingest, take_in
+from tests.new_lakes import new_lake
 from tests.page_sessions import assert_shown, steps_of
 
 DEVICE = TenantDevice("acme", "d")

@@ -17,11 +17,12 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.erasures import Erasure
 from cloud_jobs.lake.snapshots import LakeState, take_snapshot
 from cloud_jobs.lake.tables import Lake
-from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, new_lake, take_in
+from tests.cloud_jobs.ingest.centre import DAY_US, NOON_US, batch, new_ingest, take_in
 from tests.cloud_jobs.lake.metered import HOUR, meter
 from tests.cloud_jobs.maintenance.test_snapshots_kept import grow_old
 from tests.cloud_jobs.maintenance.upkeep import positions, run
 from tests.cloud_jobs.publications import row_of
+from tests.new_lakes import new_lake
 from waybill.record import Batch, encode
 
 NOW = datetime(2026, 2, 3, tzinfo=UTC)

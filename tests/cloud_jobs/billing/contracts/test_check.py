@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from cloud_jobs.billing.contracts import contracts_of_toml
 from cloud_jobs.billing.register.effect import Effect, effect_of
-from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reference.commands import app
 from cloud_jobs.reference.tables import store
 from geo.reference.messages import ANYBODY
@@ -20,6 +19,7 @@ from tests.cloud_jobs.billing.contracts.checks import PUBLISHED, WHOLE, checked
 from tests.cloud_jobs.billing.contracts.makers import account, calendar, device, kind_of, payer, price, rows, tariff
 from tests.cloud_jobs.billing.page_lake import DOCS, NOW, PageLake
 from tests.cloud_jobs.publications import message_of, row_of
+from tests.new_lakes import new_lake
 from tests.page_sessions import assert_shown, steps_of
 
 ENTRY = price("2.50", meter="entry", unit="each", zone="*")
@@ -69,8 +69,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    found = Lake(tmp_path / "lake")
-    found.create()
+    found = new_lake(tmp_path / "lake")
     bodies = [*WHOLE, tariff(id="other")]
     messages: dict[Any, list[dict[str, Any]]] = {}
     for number, body in enumerate(bodies):

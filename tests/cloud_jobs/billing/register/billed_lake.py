@@ -21,6 +21,7 @@ from cloud_jobs.lake.snapshots import take_snapshot
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.transactions import counter_of
 from tests.cloud_jobs.billing.contracts.makers import rows
+from tests.new_lakes import new_lake
 from tests.system.lake_of_fixes import commit_ingest, derive, records_table
 from waybill.record import IntervalSet
 
@@ -55,9 +56,7 @@ class BilledLake:
 
     @classmethod
     def create(cls, folder: Path, *devices: str) -> BilledLake:
-        lake = Lake(folder)
-        lake.create()
-        made = cls(lake)
+        made = cls(new_lake(folder))
         made.hear(*devices)
         return made
 

@@ -9,12 +9,14 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 from cloud_jobs.lake.coverage import Coverage, DeviceStream
+from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage.job import compute_usage
 from geo.reference.messages import Kind
 from geo.spatial import TrackSettings
 from tests.cloud_jobs.billing.contracts.makers import account, device, kind_of, legal_entity, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import BilledLake
 from tests.cloud_jobs.publications import row_of
+from tests.new_lakes import copy_of
 from tests.system.lake_of_fixes import LakeFix, cover, ingest, lake_of, square
 from waybill.record import IntervalSet
 
@@ -28,9 +30,26 @@ DEVICES = {"eu-1": "eu", "eu-2": "eu", "us-1": "us", "us-9": "us"}
 _ONE_CORE = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1)))
 
 
-def metered_lake(folder: Path, *features: dict[str, Any]) -> BilledLake:
+def metered_lake(folder: Path) -> BilledLake:
     """Four devices that drove for an hour and an event each; acme (with a child) pays for two of them, beta for one."""
-    lake = lake_of(folder, features or [square("square")])
+    copy_of(make_metered_lake, folder)
+    return BilledLake(Lake(folder))
+
+
+def issued_lake(folder: Path) -> BilledLake:
+    """That lake, January closed and issued."""
+    copy_of(_issued, folder)
+    return BilledLake(Lake(folder))
+
+
+def _issued(folder: Path) -> None:
+    made = metered_lake(folder)
+    made.close("one", days=JANUARY)
+    assert len(made.issue("clerk", JANUARY).documents) == 2
+
+
+def make_metered_lake(folder: Path) -> BilledLake:
+    lake = lake_of(folder, [square("square")])
     for name, region in DEVICES.items():
         ingest(lake, _drive(name, region))
         state(lake, name)

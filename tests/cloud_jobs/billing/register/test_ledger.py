@@ -52,10 +52,10 @@ from cloud_jobs.billing.register.operations import (
 from cloud_jobs.billing.register.tables import Register, closing_row
 from cloud_jobs.lake.data_files import DataFile, write_data_files
 from cloud_jobs.lake.schemas import TABLES
-from cloud_jobs.lake.tables import Lake
 from tests.cloud_jobs.billing.documents.rated import charges
 from tests.cloud_jobs.billing.register.closings import MARCH, NOW, change_between, closing_of
 from tests.examples import examples
+from tests.new_lakes import new_lake
 
 NOTHING = change_between({}, {})
 
@@ -357,8 +357,7 @@ class PlainMaker(DocumentMaker):
 
 @pytest.fixture
 def register(tmp_path: Path) -> Register:
-    lake = Lake(tmp_path)
-    lake.create()
+    lake = new_lake(tmp_path)
     return Register(lake)
 
 
