@@ -16,6 +16,7 @@ from gateway.config import Drain, SendRates, TenantSettings
 from gateway.engine import DrainControl
 from gateway.inflight import Sender
 from gateway.pacing import MAX_PACED, Pacing, cost_s
+from tests.examples import examples
 
 SIZE, RECORDS = 2000, 20
 NO_DRAIN = Drain()
@@ -57,7 +58,7 @@ def of_tenants(taken: Counter[Sender]) -> Counter[str]:
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rate=st.integers(20, 400), devices=st.integers(2, 60), seed=st.integers(0, 9))
 @example(rate=232, devices=12, seed=2)  # a little less than they would take without a pause
 def test_devices_of_a_tenant_have_its_rate_in_equal_parts(rate: int, devices: int, seed: int) -> None:
@@ -70,7 +71,7 @@ def test_devices_of_a_tenant_have_its_rate_in_equal_parts(rate: int, devices: in
     assert 0.97 * wanted * devices <= sum(taken.values()) <= 60 * rate + 3 * rate
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     weights=st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=2, max_size=4),
     devices=st.lists(st.integers(5, 60), min_size=4, max_size=4),
