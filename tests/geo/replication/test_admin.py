@@ -166,7 +166,7 @@ def test_what_a_balancer_answers_is_neither_absence_nor_success(
 ) -> None:
     one = broker("eu")
     one.answers["/admin/v2/namespaces/fleet/a"] = answer
-    with AdminClient("eu", one.url) as client, pytest.raises(error):
+    with AdminClient("eu", one.url, unavailable_s=0) as client, pytest.raises(error):
         request_of(client)
 
 
