@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from cloud_jobs.billing.documents.canonical import canonical_text
 from cloud_jobs.billing.register.errors import RegisterError
@@ -22,6 +23,7 @@ from cloud_jobs.billing.register.tables import Register, in_parts
 from cloud_jobs.billing.units import amount_text, exponent
 from cloud_jobs.lake.appending import append_missing
 from cloud_jobs.lake.data_files import StoredFiles
+from waybill.identity.registry import first_fault
 
 _TABLE: Final = "payments"
 _COLUMNS: Final = ("document", "date", "amount", "currency")
@@ -30,7 +32,6 @@ MAX_ROWS: Final = 100_000
 """The most rows of a file."""
 _AT_ONCE: Final = 2_000
 _MAX_MINOR: Final = 10**15
-_MAX_TEXT: Final = 200
 
 
 class BadPayments(RegisterError):
@@ -51,13 +52,30 @@ class PaymentImport:
     refused: list[RefusedPayment] = field(default_factory=list)
 
 
-class _Row(NamedTuple):
-    line: int
-    document: str
+_Cell = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
+
+
+class _Payment(BaseModel):
+    """A row of a file. `amount`: as 1234.50 or -1234.50."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    document: _Cell
     date: date
-    amount: Decimal
-    currency: str
-    reference: str
+    amount: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^-?[0-9]{1,15}(\.[0-9]{1,4})?$")]
+    currency: _Cell
+    reference: _Cell = ""
+
+    def minor(self, currency: str | None) -> int:
+        """Raises ValueError if a document in this currency (None: there is no document) cannot be paid with it."""
+        if currency is None:
+            raise ValueError(f"there is no document {self.document!r}")
+        if self.currency != currency:
+            raise ValueError(f"{self.document} is in {currency}, not in {self.currency!r}")
+        minor = Decimal(self.amount).scaleb(exponent(currency))
+        if not minor or minor != int(minor) or abs(minor) > _MAX_MINOR:
+            raise ValueError(f"the amount {self.amount} is 0, too large, or has more decimals than {currency}")
+        return int(minor)
 
 
 def import_payments(register: Register, lines: Iterable[str], *, by: str, now: datetime) -> PaymentImport:
@@ -67,19 +85,20 @@ def import_payments(register: Register, lines: Iterable[str], *, by: str, now: d
     """
     found = PaymentImport()
     rows = [*_parsed(lines, found.refused)]
-    currencies = _currencies(register, {one.document for one in rows})
+    currencies = _currencies(register, {one.document for _, one in rows})
     made: dict[str, dict[str, Any]] = {}
     repeated = Counter[tuple[Any, ...]]()
-    for one in rows:
-        if reason := _fault(one, currencies.get(one.document)):
-            found.refused.append(RefusedPayment(one.line, reason))
+    for line, one in rows:
+        try:
+            minor = one.minor(currencies.get(one.document))
+        except ValueError as error:
+            found.refused.append(RefusedPayment(line, str(error)))
             continue
-        minor = int(one.amount.scaleb(exponent(one.currency)))
         key = (one.document, one.date.isoformat(), minor, one.currency, one.reference)
         repeated[key] += 1
         identity = sha256(canonical_text([*key, repeated[key]]).encode()).hexdigest()[:32]
-        facts = one._asdict() | {"id": identity, "amount_minor": minor, "by": by, "imported_at": now}
-        made[identity] = {name: value for name, value in facts.items() if name not in {"line", "amount"}}
+        facts = {"id": identity, "amount_minor": minor, "by": by, "imported_at": now}
+        made[identity] = one.model_dump(exclude={"amount"}) | facts
     found.refused.sort()
 
     def missing(stored: pa.Table) -> list[dict[str, Any]]:
@@ -91,50 +110,28 @@ def import_payments(register: Register, lines: Iterable[str], *, by: str, now: d
     return found
 
 
-def _parsed(lines: Iterable[str], refused: list[RefusedPayment]) -> Iterator[_Row]:
+def _parsed(lines: Iterable[str], refused: list[RefusedPayment]) -> Iterator[tuple[int, _Payment]]:
     """The rows that can be read; the others are refused."""
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(lines, restval="", skipinitialspace=True)
     try:
         header = [*(reader.fieldnames or ())]
         if {*header} - {_OPTIONAL} != {*_COLUMNS} or len({*header}) != len(header):
             raise BadPayments(
                 f"the first line must name the columns {','.join(_COLUMNS)} and may name {_OPTIONAL}; it is "
-                f"{','.join(header)[:_MAX_TEXT]!r}"
+                f"{','.join(header)[:200]!r}"
             )
         for count, row in enumerate(reader, 1):
             if count > MAX_ROWS:
                 raise BadPayments(f"the file has more than {MAX_ROWS:,} rows; split it")
             try:
-                yield _row(reader.line_num, row)
-            except (ArithmeticError, ValueError, TypeError, AttributeError) as error:
-                refused.append(RefusedPayment(reader.line_num, f"it cannot be read: {error}"))
+                yield (
+                    reader.line_num,
+                    _Payment.model_validate_strings({str(name): str(cell) for name, cell in row.items()}),
+                )
+            except ValidationError as error:
+                refused.append(RefusedPayment(reader.line_num, f"it cannot be read: {first_fault(error)}"))
     except csv.Error as error:
         raise BadPayments(f"line {reader.line_num} is no CSV: {error}") from error
-
-
-def _row(line: int, row: Mapping[str, Any]) -> _Row:
-    if None in row or None in row.values():
-        raise ValueError("it has more or fewer cells than the first line")
-    texts = {name: text.strip() for name, text in row.items()}
-    amount = texts["amount"]
-    if not amount.removeprefix("-").replace(".", "", 1).isdecimal() or not amount.isascii():
-        raise ValueError(f"the amount {amount[:_MAX_TEXT]!r} is not written as 1234.50 or -1234.50")
-    if max(map(len, texts.values())) > _MAX_TEXT:
-        raise ValueError(f"a cell has more than {_MAX_TEXT} characters")
-    day = date.fromisoformat(texts["date"])
-    return _Row(line, texts["document"], day, Decimal(amount), texts["currency"], texts.get(_OPTIONAL, ""))
-
-
-def _fault(one: _Row, currency: str | None) -> str:
-    """Why a payment is refused; "" if it is not."""
-    if currency is None:
-        return f"there is no document {one.document!r}"
-    if one.currency != currency:
-        return f"{one.document} is in {currency}, not in {one.currency!r}"
-    minor = one.amount.scaleb(exponent(currency))
-    if not minor or minor != int(minor) or abs(minor) > _MAX_MINOR:
-        return f"the amount {one.amount} is 0, too large, or has more decimals than {currency}"
-    return ""
 
 
 def _currencies(register: Register, numbers: Collection[str]) -> dict[str, str]:

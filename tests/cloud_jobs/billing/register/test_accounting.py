@@ -133,13 +133,15 @@ def test_refused_rows_are_named_and_lose_no_other(books: BilledLake, tmp_path: P
     wrong = {
         "WB-EU-00000009,2026-06-20,1.00,EUR": "there is no document 'WB-EU-00000009'",
         f"{OTHER},2026-06-20,1.00,USD": f"{OTHER} is in EUR, not in 'USD'",
-        f"{OTHER},20.06.2026,1.00,EUR": "Invalid isoformat string",
-        f'{OTHER},2026-06-20,"1,00",EUR': "the amount '1,00' is not written as 1234.50",
+        f"{OTHER},20.06.2026,1.00,EUR": "date: Input should be a valid date in the format YYYY-MM-DD",
+        f'{OTHER},2026-06-20,"1,00",EUR': "amount: String should match pattern",
         f"{OTHER},2026-06-20,0.001,EUR": "has more decimals than EUR",
-        f"{OTHER},2026-06-20,1.00": "more or fewer cells",
+        f"{OTHER},2026-06-20,1.00,EUR,tx": "None: Extra inputs are not permitted",
+        f"{OTHER},2026-06-20,1.{'0' * 30}1,EUR": "amount: ",
+        f"{OTHER},2026-06-20,1.00": f"{OTHER} is in EUR, not in ''",
     }
     said = paid(books, tmp_path, *wrong, f"{OTHER},2026-06-20,1.80,EUR")
-    assert said.startswith(f"{NOT_ALL} 1 payments imported, 0 known already, 6 refused")
+    assert said.startswith(f"{NOT_ALL} 1 payments imported, 0 known already, {len(wrong)} refused")
     for line, reason in enumerate(wrong.values(), 2):
         assert f"payments.csv:{line}: " in said
         assert reason in said
