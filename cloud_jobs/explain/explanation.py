@@ -27,9 +27,8 @@ from cloud_jobs.billing.rating import (
 )
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER
 from cloud_jobs.billing.rating.charges import ChargeKind, MeteredKey, metered_key, rate_of
-from cloud_jobs.billing.rating.earlier_periods import EarlierPeriods
 from cloud_jobs.billing.rating.facts import Passage, rows_of_facts
-from cloud_jobs.billing.rating.fees import FeeDue, MinimumDue
+from cloud_jobs.billing.rating.fees import EarlierPeriods, FeeDue, MinimumDue
 from cloud_jobs.billing.rating.pools import (
     Paid,
     Place,

@@ -22,7 +22,7 @@ from cloud_jobs.billing.contracts.attributes import matches
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind, by_tax
-from cloud_jobs.billing.rating.pools import Place, PriceBook, RatedPrice, shared, worth_of
+from cloud_jobs.billing.rating.pools import PayerPools, Place, PriceBook, RatedPrice, shared, worth_of
 from cloud_jobs.billing.rating.terms import fee_text, minimum_text
 from cloud_jobs.billing.units import Meter, round_ratio
 
@@ -132,6 +132,18 @@ class AccountYear:
             if tariff.minimum_amount is not None and tariff.minimum_span is Span.YEAR and days:
                 agreed = AgreedMinimum.of(tariff, worth)
                 self.minimums[agreed] = self.minimums.pop(agreed, 0) + len(days)
+
+
+class EarlierPeriods:
+    """What a payer's earlier periods leave for the next one; empty before the first."""
+
+    def __init__(self) -> None:
+        self.pools = PayerPools()
+        self._years: defaultdict[tuple[str, date | None], AccountYear] = defaultdict(AccountYear)
+
+    def year_of(self, terms: AccountContract) -> AccountYear:
+        """The contract year so far of an account."""
+        return self._years[terms.id, terms.year and terms.year[0]]
 
 
 class AgreedMinimum(NamedTuple):

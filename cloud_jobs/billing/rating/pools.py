@@ -8,9 +8,9 @@ stage's average. A price with a step has started steps: the units of the pool ar
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -22,8 +22,10 @@ from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import (
     ANY_ZONE,
+    AccountContract,
     NamedPool,
     PayerContract,
+    Pool,
     PoolKey,
     Price,
     PricePlace,
@@ -250,7 +252,7 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
     price = next(iter(uses))[0]
     if any(other is not price for other, _ in uses):
         if len({(one.terms, one.text, one.tax) for one, _ in uses}) > 1:
-            return _staged_shares(uses)
+            return PoolSoFar().add(uses)
         quantities: dict[Place, int] = {}
         for (_, place), quantity in uses.items():
             quantities[place] = quantities.get(place, 0) + quantity
@@ -290,17 +292,10 @@ def pool_stages(uses: Uses, before: Uses = _NOTHING) -> list[PoolStage]:
 
 
 def _stages(uses: Uses) -> list[tuple[tuple[RatedPrice, Place, int], ...]]:
-    ordered = sorted(((price, place, quantity) for (price, place), quantity in uses.items()), key=_order_of)
-    return [tuple(stage) for _, stage in groupby(ordered, key=_terms_of)]
-
-
-def _order_of(use: tuple[RatedPrice, Place, int]) -> tuple[int, str]:
+    listed = [(price, place, quantity) for (price, place), quantity in uses.items()]
     # two accounts of a device may have two tariffs
-    return use[0].version, str(use[0].terms)
-
-
-def _terms_of(use: tuple[RatedPrice, Place, int]) -> object:
-    return use[0].terms
+    listed.sort(key=lambda use: (use[0].version, str(use[0].terms)))
+    return [tuple(stage) for _, stage in groupby(listed, key=lambda use: use[0].terms)]
 
 
 class ExactShare(NamedTuple):
@@ -326,13 +321,90 @@ def exact_shares(uses: Uses, before: Uses = _NOTHING) -> dict[tuple[Place, str, 
     return dict(sorted(found.items()))
 
 
-def _staged_shares(uses: Uses) -> Iterator[PoolShare]:
-    shares = exact_shares(uses)
-    minor, free = [one.minor for one in shares.values()], [one.free for one in shares.values()]
-    amounts = split_exact(round_ratio(*sum(minor, Fraction(0)).as_integer_ratio()), minor)
-    frees = split_exact(int(sum(free, Fraction(0))), free)
-    for (key, share), free_part, amount in zip(shares.items(), frees, amounts, strict=True):
-        yield PoolShare(*key, share.quantity, free_part, amount)
+@dataclass(slots=True)
+class PoolSoFar:
+    """What a pool had in earlier periods: uses, and what they cost and had free, not rounded."""
+
+    uses: Counter[tuple[RatedPrice, Place]] = field(default_factory=Counter)
+    minor: Fraction = Fraction(0)
+    free: Fraction = Fraction(0)
+
+    def add(self, uses: Uses) -> list[PoolShare]:
+        """The shares of the next period, whose uses come after those before: what all periods cost, rounded, less what
+        those before cost. So none gives anything back, and together they are rounded once.
+        """
+        shares = exact_shares(uses, self.uses)
+        minors, frees = [one.minor for one in shares.values()], [one.free for one in shares.values()]
+        minor, free = sum(minors, self.minor), sum(frees, self.free)
+        rounded = round_ratio(*minor.as_integer_ratio()) - round_ratio(*self.minor.as_integer_ratio())
+        parts = split_exact(int(free) - int(self.free), frees), split_exact(rounded, minors)
+        self.minor, self.free = minor, free
+        self.uses.update(uses)
+        return [
+            PoolShare(*key, share.quantity, free_part, amount)
+            for (key, share), free_part, amount in zip(shares.items(), *parts, strict=True)
+        ]
+
+
+OwnedPool = tuple[str, str, str, PoolKey, date | None]
+"""Account (not of a pool that accounts share), tenant, device, pool, and its first day."""
+
+
+class PayerPools:
+    """The pools of a payer, some with usage of several accounts or periods. Periods are rated in order."""
+
+    def __init__(self) -> None:
+        self._before: defaultdict[OwnedPool, PoolSoFar] = defaultdict(PoolSoFar)
+        self._uses: dict[OwnedPool, dict[tuple[RatedPrice, Place], int]] = {}
+        self._ended = self._uses
+        self._shares: dict[str, list[tuple[PoolKey, PoolShare]]] | None = None
+
+    def add(
+        self, contract: PayerContract, terms: AccountContract, use: tuple[RatedPrice, Place], day: date | None, of: int
+    ) -> None:
+        """Adds the quantity `of` a use. `day`: for a pool of a day or week."""
+        pool, place, first = use[0].pool, use[1], None
+        # a device takes its pools of weeks and years along to another account of the payer
+        account = "" if pool.is_shared and pool.scope is not Pool.ACCOUNT else terms.id
+        device = (place.tenant, place.device) if pool.scope is Pool.DEVICE else ("", "")
+        if pool.span is Span.YEAR:
+            year = contract.year if pool.scope is Pool.TREE else terms.year
+            assert year is not None, "a contract with a pool of a year has contract years"
+            first = year[0]
+        elif pool.span is not Span.CYCLE:
+            first = span_begin(pool.span, day)
+        of_pool = account, *device, pool, first
+        uses = self._uses.get(of_pool)
+        if uses is None:
+            uses = self._uses[of_pool] = {}
+        uses[use] = uses.get(use, 0) + of
+
+    def shares_of(self, account: str) -> list[tuple[PoolKey, PoolShare]]:
+        """The shares of an account in the pools of the period, when all cells of the payer are added. Raises
+        BillingError.
+        """
+        if self._shares is None:
+            self._shares = defaultdict(list)
+            for of, uses in self._uses.items():
+                is_new = of[3].span in {Span.CYCLE, Span.DAY}
+                for share in pool_shares(uses) if is_new else self._before[of].add(uses):
+                    self._shares[share.place.account].append((of[3], share))
+        return self._shares.get(account, [])
+
+    def end_period(self) -> None:
+        """The next period begins."""
+        self._ended, self._uses = self._uses, {}
+        self._shares = None
+
+    def ended(self, account: str) -> Iterator[tuple[PoolKey, PoolUses]]:
+        """The pools of the last period that has ended in which an account has a part."""
+        for of, uses in self._ended.items():
+            if any(place.account == account for _, place in uses):
+                so_far = self._before.get(of, PoolSoFar())
+                before, until = so_far.uses - Counter(uses), Fraction(0)
+                if before:
+                    until = so_far.minor - sum(one.minor for one in exact_shares(uses, before).values())
+                yield of[3], PoolUses(uses, of[4], before, until)
 
 
 def cost(price: Price, paid: Paid) -> Fraction:

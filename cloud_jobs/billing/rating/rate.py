@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, PoolKey, Span, Tariff
+from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, Span, Tariff
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
@@ -35,10 +35,10 @@ from cloud_jobs.billing.rating.charges import (
     tax_group,
     window_id,
 )
-from cloud_jobs.billing.rating.earlier_periods import EarlierPeriods
 from cloud_jobs.billing.rating.facts import NO_FACTS, Facts, rows_of_facts
 from cloud_jobs.billing.rating.fees import (
     AccountYear,
+    EarlierPeriods,
     FeeDue,
     KeptShares,
     MinimumDue,
@@ -55,8 +55,6 @@ from cloud_jobs.billing.rating.pools import (
     PriceBook,
     PriceBooks,
     RatedPrice,
-    pool_shares,
-    span_begin,
     split,
     split_exact,
     whole_units,
@@ -102,14 +100,13 @@ class AccountRating:
         self._contract = contract
         self._metered = metered
         self._charges = charges
-        self._shared = (earlier or EarlierPeriods()).pools
+        self._pools = (earlier or EarlierPeriods()).pools
         self._dated: dict[RatedPrice, RatedPrice] = {}
         self._has_dated_percents = terms.has_dated_percents
         self.by_day = defaultdict[tuple[Meter, Place, str, str], Counter[date]](Counter)
         self._is_capped_by_day = any(book.capped_by_day)
         if self._is_capped_by_day:
             self.capping = capping_versions(terms, book, contract.period)
-        self._pools: dict[tuple[str, str, PoolKey, date | None], dict[tuple[RatedPrice, Place], int]] = {}
         self._facts: defaultdict[tuple[Meter, Place, str, str], list[PricedFact]] = defaultdict(list)
 
     def add(self, cell: Cell) -> None:
@@ -134,16 +131,9 @@ class AccountRating:
                 used = f"{device!r} was in the hour of {since} or later"
                 raise book.gap(version, meter, zone, window, used=used, attributes=attributes)
             return
-        pool, place = price.pool, Place(self.account, region, tenant, device, zone, price.window)
-        if pool.scope is Pool.TREE or pool.span is Span.WEEK or pool.span is Span.YEAR:
-            self._shared.add(self._contract, self.terms, (self._with_begin(price), place), day, quantity)
-        else:
-            of_whom = (tenant, device) if pool.scope is Pool.DEVICE else ("", "")
-            of_pool = (*of_whom, pool, None if pool.span is Span.CYCLE else span_begin(pool.span, day))
-            uses = self._pools.get(of_pool)
-            if uses is None:
-                uses = self._pools[of_pool] = {}
-            uses[price, place] = uses.get((price, place), 0) + quantity
+        place = Place(self.account, region, tenant, device, zone, price.window)
+        use = (self._with_begin(price) if price.pool.is_shared else price), place
+        self._pools.add(self._contract, self.terms, use, day, quantity)
         if self._has_dated_percents and day:
             self.by_day[meter, place, price.text, price.tax][day] += quantity
         if self._is_capped_by_day:
@@ -151,10 +141,9 @@ class AccountRating:
 
     def usage_charges(self) -> list[Charge]:
         """One charge for each place and price, unordered. Raises BillingError above the last tier."""
-        shares = [(of[2], share) for of, uses in self._pools.items() for share in pool_shares(uses)]
         charges = [*self._charges]
         account, kind, rows_of, known = self.account, ChargeKind.USAGE, self._metered.get, dict[object, MeteredRows]()
-        for pool, share in (*shares, *self._shared.shares_of(account)):
+        for pool, share in self._pools.shares_of(account):
             (_, region, tenant, device, zone, window), text, tax, quantity, free, amount = share
             key = ChargeKey(account, region, tenant, device, kind, pool.meter, zone, window, text, tax)
             rows = rows_of(metered_key(account, tenant, device, pool.meter, zone))
@@ -198,10 +187,10 @@ class AccountRating:
         """The pools of a usage charge, when the period has ended: one, or one for each price with the same text, day or
         week.
         """
-        place, own = Place.of(key), ((of[2], PoolUses(uses, of[3])) for of, uses in self._pools.items())
+        place = Place.of(key)
         return [
             found
-            for pool, found in (*own, *self._shared.ended(self.account))
+            for pool, found in self._pools.ended(self.account)
             if pool.meter is key.meter
             and any((price.text, price.tax, at) == (key.price, key.tax, place) for price, at in found.uses)
         ]
