@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice, permutations
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
@@ -24,7 +24,7 @@ from cloud_jobs.billing.contracts.errors import (
 )
 from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.payer_contract import doubtful_rates, doubtful_taxes
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, Pool, ZonePath, zones_of
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, ZonePath, zones_of
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
@@ -54,7 +54,6 @@ def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[
         *_free(before, after, stated),
         *_late_fees(after, stated),
         *_taxes(after, stated),
-        *_idle_caps(stated),
         *_odd_times(after, stated),
     ]
 
@@ -158,19 +157,6 @@ def _taxes(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
             with suppress(UnknownPayer, BlockedPayer):
                 found += doubtful_taxes(after.contract_of(row["id"], period))
         yield from (f"{row['place']}: {row['kind']} {row['id']!r}: {text}" for text in found)
-
-
-def _idle_caps(stated: Iterable[Row]) -> Iterator[str]:
-    """Caps that can never act."""
-    for row in stated:
-        made = _with_fees(row) if row["kind"] == "tariff" and '"caps"' in row["body"] else None
-        for (inner, cap), (outer, other) in permutations(enumerate(made.caps if isinstance(made, Tariff) else ()), 2):
-            narrower = other.scope is Pool.ACCOUNT or cap.scope is Pool.DEVICE
-            if narrower and cap.span is other.span and other.contains(cap) and other.amount <= cap.amount:
-                yield (
-                    f"{row['place']}: tariff {row['id']!r}: caps.{inner} never acts: caps.{outer} has all that it has, "
-                    "and is no larger"
-                )
 
 
 def _sold(contracts: Contracts, row: Row, moment: datetime) -> frozenset[str]:

@@ -65,6 +65,17 @@ class Selects(Contract):
     def covers(self, meter: Meter, zone: str, window: str = "") -> bool:  # noqa: ARG002, for what selects windows
         return selects(self.meters, self.zones, meter, zone)
 
+    @property
+    def all_meters(self) -> frozenset[Meter]:
+        """The meters that it is for; only those of zones if it names zones."""
+        return frozenset(meter for meter in self.meters or Meter if not self.zones or meter not in WITHOUT_ZONE)
+
+    def overlaps(self, other: Selects) -> bool:
+        """Whether some usage may be chosen by both."""
+        pairs = (self.zones, other.zones), (other.zones, self.zones)
+        zones = any(not these or not those or any(is_among(zone, those) for zone in these) for these, those in pairs)
+        return zones and bool(self.all_meters & other.all_meters)
+
 
 ZonePath = tuple[tuple[str | int, ...], Meter | None, str]
 """Where a contract names a zone, for which meter (None: any usage), and the zone."""

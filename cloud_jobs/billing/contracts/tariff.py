@@ -31,7 +31,7 @@ from cloud_jobs.billing.contracts.prices import (
     zones_of,
 )
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of
-from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, MeterZones, exponent
+from cloud_jobs.billing.units import FACTS, MEASURE_OF, Meter, MeterZones, exponent
 from geo.reference.moments import Moment
 from waybill.settings import name_advice
 
@@ -57,11 +57,6 @@ class Cap(Selects):
         return super().covers(meter, zone) and (not self.windows or window in self.windows)
 
     @property
-    def all_meters(self) -> frozenset[Meter]:
-        """The meters that it is for; only those of zones if it names zones."""
-        return frozenset(meter for meter in self.meters or Meter if not self.zones or meter not in WITHOUT_ZONE)
-
-    @property
     def without_amount(self) -> Cap:
         """What it is for: the same in versions that only change its amount."""
         same = {name: tuple(sorted(getattr(self, name))) for name in ("meters", "zones", "windows")}
@@ -82,13 +77,6 @@ class Cap(Selects):
         zones = not self.zones or (other.zones and all(is_among(zone, self.zones) for zone in other.zones))
         windows = not self.windows or (other.windows and {*other.windows} <= {*self.windows})
         return bool(other.all_meters <= self.all_meters and zones and windows)
-
-    def overlaps(self, other: Cap) -> bool:
-        """Whether some amount may be under both."""
-        pairs = (self.zones, other.zones), (other.zones, self.zones)
-        zones = any(not these or not those or any(is_among(zone, those) for zone in these) for these, those in pairs)
-        windows = not self.windows or not other.windows or {*self.windows} & {*other.windows}
-        return bool(self.all_meters & other.all_meters and zones and windows)
 
 
 def _may_be_under(cap: Cap, price: Price) -> bool:
@@ -303,7 +291,8 @@ class Tariff(Contract):
         for (first, one), (second, other) in combinations(enumerate(self.caps), 2):
             is_same = (one.scope, one.span) == (other.scope, other.span)
             is_within = one.contains(other) != other.contains(one)
-            if is_same and one.overlaps(other) and not is_within:
+            is_apart = one.windows and other.windows and not {*one.windows} & {*other.windows}
+            if is_same and one.overlaps(other) and not is_apart and not is_within:
                 yield (
                     f"caps.{first} and caps.{second} are both by {one.scope} and {one.span}, and overlap; let one of "
                     "them have all that the other has, or nothing of it"
@@ -321,8 +310,7 @@ class Tariff(Contract):
                 if meter not in FACTS - {Meter.DRIVEN_DAY}:
                     yield f"dearest.{number} is for {meter}; it can be for visit, stay and passage"
         for (first, one), (second, other) in combinations(enumerate(self.dearest), 2):
-            zones = [set[str]() if ANY_ZONE in of.zones else {*of.zones} for of in (one, other)]
-            if {*one.meters} & {*other.meters} and (not all(zones) or zones[0] & zones[1]):
+            if one.overlaps(other):
                 yield f"dearest.{first} and dearest.{second} are for the same facts"
 
     def _fee_faults(self) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Any, Final
@@ -35,7 +36,7 @@ from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
 from cloud_jobs.billing.register.documents_of import issued_document, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
-from cloud_jobs.billing.register.journal import DatevBatch, DatevSettings, JournalTotals, csv_lines
+from cloud_jobs.billing.register.journal import DatevBatch, DatevSettings, csv_lines, postings_of
 from cloud_jobs.billing.register.ledger import IssuedDocument
 from cloud_jobs.billing.register.looks import look_of
 from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
@@ -406,24 +407,18 @@ def journal(
         typer.Option("--datev", help="Accounts of a seller (TOML); writes a posting batch for DATEV instead of a CSV."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The file to write. Default: standard output.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the sums as JSON to standard output; needs --out.")
-    ] = False,
 ) -> None:
-    """Write the documents that were issued on these days for accounting; the sums go to standard error.
+    """Write the documents that were issued on these days for accounting.
 
     Exit status 3: documents in another currency than the batch are left out.
 
     Example: waybill bill journal --lake lake --period 2026-03 --datev datev.toml --out EXTF_2026-03.csv
     """
-    if as_json and out is None:
-        raise typer.BadParameter("the journal itself goes to standard output: add --out, or leave out --json")
-    days, totals = days_of(period), JournalTotals()
-    register = Register(_lake(lake))
+    days, register = days_of(period), Register(_lake(lake))
     batch = None if datev is None else DatevBatch(load(DatevSettings, datev), *days)
-    seller = None if batch is None else batch.legal_entity
+    seller = None if batch is None else batch.settings.legal_entity
     heads = (row["head"] for row in register.heads(*days, payer) if seller in (None, row["legal_entity"]))
-    postings = totals.count(heads)
+    postings = chain.from_iterable(map(postings_of, heads))
     lines = csv_lines(postings) if batch is None else batch.lines(postings, datetime.now(UTC))
     pieces = (line.encode("utf-8" if batch is None else "cp1252", "replace") for line in lines)
     if out is None:
@@ -431,13 +426,10 @@ def journal(
     else:
         with writing_durably(out) as file:
             file.writelines(pieces)
-    if as_json:
-        _print(True, totals.values, Group())
-    for line in totals.lines:
-        typer.echo(f"bill: {line}", err=True)
     if batch is not None and batch.left_out:
         typer.echo(
-            f"bill: {batch.left_out:,} postings in other currencies than {batch.currency} are left out", err=True
+            f"bill: {batch.left_out:,} postings in other currencies than {batch.settings.currency} are left out",
+            err=True,
         )
         raise typer.Exit(NOT_ALL)
 

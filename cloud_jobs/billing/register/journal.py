@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -56,38 +55,6 @@ def postings_of(head: str) -> Iterator[Posting]:
             sign * vat["vat_category_tax_amount"]["minor"],
             sign * rounding["minor"] if not at else 0,
         )
-
-
-class JournalTotals:
-    """Number of documents, net, tax, rounding and gross by currency, counted while the journal is written."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Counter[str]] = {}
-
-    def count(self, heads: Iterable[str]) -> Iterator[Posting]:
-        for head in heads:
-            for at, one in enumerate(postings_of(head)):
-                sums = self._sums.setdefault(one.currency, Counter())
-                sums["documents"] += not at
-                for name in ("net_minor", "tax_minor", "rounding_minor", "gross_minor"):
-                    sums[name] += getattr(one, name)
-                yield one
-
-    @property
-    def values(self) -> dict[str, dict[str, int]]:
-        return {currency: dict(sums) for currency, sums in sorted(self._sums.items())}
-
-    @property
-    def lines(self) -> list[str]:
-        """The sums of each currency as text."""
-        return [
-            f"{sums['documents']:,} documents: "
-            + ", ".join(
-                f"{name} {amount_text(sums[f'{name}_minor'], currency)} {currency}"
-                for name in ("net", "tax", "rounding", "gross")
-            )
-            for currency, sums in self.values.items()
-        ]
 
 
 # CSV.
@@ -207,20 +174,12 @@ class DatevBatch:
                 f"{first_day} to {last_day} is not within the fiscal year from {begin}; correct fiscal_year"
             )
         self.left_out = 0
-        self._settings, self._days = settings, (first_day, last_day)
+        self.settings, self._days = settings, (first_day, last_day)
         self._revenue = {(one.vat.value, one.rate): one for one in settings.revenue}
-
-    @property
-    def legal_entity(self) -> str:
-        return self._settings.legal_entity
-
-    @property
-    def currency(self) -> str:
-        return self._settings.currency
 
     def lines(self, postings: Iterable[Posting], now: datetime) -> Iterator[str]:
         """The batch line by line, for the code page 1252. Raises NoAccount."""
-        chosen, (first, last) = self._settings, self._days
+        chosen, (first, last) = self.settings, self._days
         made_at = int(f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}")
         yield _line([
             *("EXTF", 700, 21, "Buchungsstapel", 13, made_at, None, "WB"),
@@ -252,7 +211,7 @@ class DatevBatch:
             "Umsatz (ohne Soll/Haben-Kz)": Decimal(amount_text(abs(minor), one.currency)),
             "Soll/Haben-Kennzeichen": "S" if minor > 0 else "H",
             "WKZ Umsatz": one.currency,
-            "Konto": self._settings.debtors.get(buyer["buyer_identifier"], self._settings.receivables),
+            "Konto": self.settings.debtors.get(buyer["buyer_identifier"], self.settings.receivables),
             "Gegenkonto (ohne BU-Schlüssel)": account,
             "BU-Schlüssel": f"{key}" if key else None,
             "Belegdatum": _Digits(f"{date.fromisoformat(made['invoice_issue_date']):%d%m}"),

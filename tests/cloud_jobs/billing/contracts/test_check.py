@@ -245,13 +245,7 @@ def stated_of(text: str) -> list[dict[str, str]]:
     ]
 
 
-def test_a_cap_that_never_acts_and_a_calendar_that_ends_soon_are_warned_of() -> None:
-    caps = [{"scope": "device", "span": "day", "amount": "12", "zones": ["a"]}]
-    caps.append({"scope": "device", "span": "day", "amount": "10"})
-    prices = price(), price(zone="*", unit_amount="1")
-    [said] = checked(tariff(*prices, caps=caps)).notices
-    assert said == "f:1: tariff 'standard': caps.0 never acts: caps.1 has all that it has, and is no larger"
-    assert checked(tariff(*prices, caps=[caps[0] | {"amount": "9"}, caps[1]])).notices == []
+def test_a_calendar_that_ends_soon_is_warned_of() -> None:
     free = {"id": "free", "hours": "00:00-00:00", "holidays": "only"}
     dated = tariff(price(), price(window="free"), calendar="sweden", windows=[free])
     short = calendar(until="2026-06-01")

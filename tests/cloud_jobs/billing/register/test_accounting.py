@@ -51,7 +51,7 @@ def books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BilledLake:
 ISSUED_ON = "2026"
 
 
-def test_the_journal_has_each_document_once_and_its_sums(books: BilledLake, tmp_path: Path) -> None:
+def test_the_journal_has_each_document_once(books: BilledLake, tmp_path: Path) -> None:
     result = run(books, "journal", "--period", ISSUED_ON)
     assert result.exit_code == 0, result.output
     rows = [*csv.DictReader(io.StringIO(result.stdout))]
@@ -62,10 +62,8 @@ def test_the_journal_has_each_document_once_and_its_sums(books: BilledLake, tmp_
     ]
     assert [(one["vat_category"], one["vat_rate"]) for one in rows] == [("S", "19"), ("AE", "0"), ("S", "19")]
     assert rows[0]["buyer"].startswith("'=HYPERLINK"), "a spreadsheet computes nothing"
-    assert "3 documents: net 7.20 EUR, tax 1.03 EUR, rounding 0.00 EUR, gross 8.23 EUR" in result.stderr
     file = tmp_path / "journal.csv"
-    sums = values(run(books, "journal", "--period", ISSUED_ON, "--json", "--out", str(file)))
-    assert sums["EUR"]["gross_minor"] == 823
+    run(books, "journal", "--period", ISSUED_ON, "--out", str(file))
     assert file.read_bytes() == result.stdout_bytes
     assert run(books, "journal", "--period", "2025").stdout.count("\n") == 1
 
