@@ -6,6 +6,7 @@ Payers are rated with and without the versions at the lake's newest state. Nothi
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from itertools import islice
@@ -15,7 +16,7 @@ from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.contracts import Contracts, PayerContract, UnknownPayer
 from cloud_jobs.billing.contracts.check import begin_of, with_stated
 from cloud_jobs.billing.contracts.published import MODEL_OF
-from cloud_jobs.billing.rating import Charge, ChargeKey, ChargeKind, RatedAccount, difference
+from cloud_jobs.billing.rating import ChargeKey, ChargeKind, RatedAccount
 from cloud_jobs.billing.register.close import RatedPayer, UsageReader, payer_groups, rate_payers
 from cloud_jobs.billing.register.closing import Days
 from cloud_jobs.billing.register.current_contracts import agreed_with
@@ -197,34 +198,26 @@ def _effect(payer: str, was: RatedAccount | str | None, now: RatedAccount | str 
 
 
 def _line_changes(before: RatedAccount, now: RatedAccount) -> Iterator[LineChange]:
-    note = difference(before, now)
-    # the sums of lines that only differ by device, region, price and tax
-    sides = [_by_line(one.charges) for one in (before, now)]
-    differing = {one.key for one in note.charges}
-    for of in dict.fromkeys(_line_of(one.key) for one in note.charges):
-        was, later = (side.get(of, []) for side in sides)
-        (was_text, was_minor), (text, minor) = _terms(was, differing), _terms(later, differing)
-        if was_minor != minor or was_text != text:
-            yield LineChange(of, was_text, text, was_minor, minor)
-    was_taxes, taxes = ({one.tax: one.tax_minor for one in rated.taxes} for rated in (before, now))
-    for group in note.taxes:
-        if group.tax_minor:
-            yield LineChange(f"tax {group.tax}", "", "", was_taxes.get(group.tax, 0), taxes.get(group.tax, 0))
-    if note.rounding_minor:
-        yield LineChange("rounding of the sum to pay", "", "", before.rounding_minor, now.rounding_minor)
+    was, later = _sums(before), _sums(now)
+    for of in dict.fromkeys([*was, *later]):
+        old, new = was[of], later[of]
+        if old != new:
+            yield LineChange(of, _differing(old, new), _differing(new, old), old.total(), new.total())
 
 
-def _terms(charges: Sequence[Charge], differing: Collection[ChargeKey]) -> tuple[str, int]:
-    """The texts of those charges that differ, and the sum of all."""
-    texts = dict.fromkeys(one.key.price for one in charges if one.key in differing)
-    return "; ".join(islice(texts, MAX_CHANGES)), sum(one.amount_minor for one in charges)
-
-
-def _by_line(charges: Sequence[Charge]) -> dict[str, list[Charge]]:
-    found: dict[str, list[Charge]] = {}
-    for one in charges:
-        found.setdefault(_line_of(one.key), []).append(one)
+def _sums(rated: RatedAccount) -> defaultdict[str, Counter[str]]:
+    """The sums of lines that only differ by device, region and tax, by price; then taxes and rounding."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for one in rated.charges:
+        found[_line_of(one.key)][one.key.price] += one.amount_minor
+    for group in rated.taxes:
+        found[f"tax {group.tax}"][""] += group.tax_minor
+    found["rounding of the sum to pay"][""] += rated.rounding_minor
     return found
+
+
+def _differing(these: Counter[str], those: Counter[str]) -> str:
+    return "; ".join(islice((price for price in these if these[price] != those[price]), MAX_CHANGES))
 
 
 def _line_of(key: ChargeKey) -> str:
