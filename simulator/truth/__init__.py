@@ -16,19 +16,17 @@ from simulator.truth.journal import (
     made_signal,
     position_of,
 )
-from simulator.truth.metering import KnownRecord, TrueUnknown, TrueUsage, quarters_used
+from simulator.truth.metering import TrueUnknown, TrueUsage
 from simulator.truth.owed import TrueOwed, TrueTax, owed_by
-from simulator.truth.shapes import TrueFences, TruthError
+from simulator.truth.shapes import TruthError
 from simulator.truth.truth import PostedCharge, TrueDocument, TrueLedger, Truth
 
 __all__ = [
-    "KnownRecord",
     "Made",
     "PostedCharge",
     "TrueContracts",
     "TrueDays",
     "TrueDocument",
-    "TrueFences",
     "TrueKey",
     "TrueLedger",
     "TrueOwed",
@@ -49,5 +47,4 @@ __all__ = [
     "owed_by",
     "position_of",
     "quarters_of",
-    "quarters_used",
 ]

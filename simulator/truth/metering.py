@@ -3,15 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
 from simulator.truth.charged import ChargedEntries, between, changes, charged_crossings, is_sure, point
-from simulator.truth.contracts import WHOLE_DEVICE, TrueQuarter
-from simulator.truth.journal import EPOCH, Made, TruePosition, content_bytes, is_customer_event
-from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, TrueFences, TrueGate, Zones
+from simulator.truth.contracts import WHOLE_DEVICE
+from simulator.truth.journal import Made, TruePosition, content_bytes, is_customer_event
+from simulator.truth.shapes import DEGREE, OUTSIDE, ExactPoint, TrueGate, Zones
 from simulator.truth.track import NOT_SAID_M, TruePlace, TrueRule, metres, places, stated_m, tracks
 
 QUARTER_US = 900_000_000
@@ -276,53 +276,3 @@ def _row(device: str, quarter: int, total: _GapSum) -> TrueUnknown:
         round(math.fsum(total.beelines_m) * 1000),
         total.entries,
     )
-
-
-# From records to usage by quarters of an hour, with the fences then in force.
-
-
-class KnownRecord(NamedTuple):
-    made: Made
-    position: TruePosition | None = None
-
-
-def quarters_used(tenant: str, device: str, records: Iterable[KnownRecord], fences: TrueFences) -> list[TrueQuarter]:
-    """The usage of one device, sorted by quarter and zone; `records` in the order in which they were made."""
-    records = list(records)
-    pieces: dict[tuple[int, str], list[Piece]] = {}
-
-    def zones_at(end: TruePlace | TruePosition) -> Zones:
-        return fences.at(_moment(end.time_us))
-
-    positions = [record.position for record in records if record.position is not None]
-    for track in places(positions, "standstill"):
-        charges = ChargedEntries(track, zones_at)
-        for start, end in pairwise(track):
-            for _, piece in pieces_of([start, end], zones_at(end)):
-                charged = piece.entered and piece.zone and charges.charged(piece.zone, piece.begin_us)
-                pieces.setdefault((end.time_us // QUARTER_US, piece.zone), []).append(
-                    piece._replace(entered=int(bool(charged)))
-                )
-    rows = [_moved(tenant, device, quarter, zone, found) for (quarter, zone), found in pieces.items()]
-    for (quarter, zone), count in inferred_in(positions, zones_at, "standstill").items():
-        rows.append(TrueQuarter(tenant, device, _moment(quarter * QUARTER_US), zone, inferred_entries=count))
-    wholes = whole_usage_of(device, Counter(record.made for record in records))
-    rows += [TrueQuarter(tenant, *whole) for whole in wholes]
-    return sorted(row for row in rows if any(row[4:]))
-
-
-def _moved(tenant: str, device: str, quarter: int, zone: str, pieces: list[Piece]) -> TrueQuarter:
-    """Rounded once, half to even. Leaving all zones is no entry."""
-    return TrueQuarter(
-        tenant,
-        device,
-        _moment(quarter * QUARTER_US),
-        zone,
-        round(math.fsum(piece.length_m for piece in pieces) * 1000),
-        round(sum((piece.duration_ms for piece in pieces), Fraction(0))),
-        sum(piece.entered for piece in pieces) if zone else 0,
-    )
-
-
-def _moment(time_us: int) -> datetime:
-    return (EPOCH + timedelta(microseconds=time_us)).astimezone(UTC)

@@ -4,8 +4,7 @@ Coordinates are degrees times 10**12, x east and y north, with straight lines be
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
@@ -153,49 +152,6 @@ def _scaled(degrees: Decimal | int) -> int:
     return int((Decimal(degrees) * DEGREE).to_integral_value())
 
 
-# Versions of fences in force.
-
-
-class TrueFences:
-    """All known versions of all fences. A later publication of the same version replaces it."""
-
-    def __init__(self, features: Iterable[str]) -> None:
-        """`features`: GeoJSON texts, in the order of publication. Raises TruthError."""
-        self._versions: dict[tuple[str, datetime], Zone] = {}
-        self._gates: dict[str, tuple[datetime, TrueGate]] = {}
-        self._made: dict[datetime | None, Zones] = {}
-        for text in features:
-            try:
-                # Decimals, because the nearest double is beside the corner.
-                feature = json.loads(text, parse_float=Decimal)
-                begin = datetime.fromisoformat(feature["properties"]["effective_from"])
-                if feature["properties"].get("gate"):
-                    gate = _gate(feature)
-                    self._gates[gate.id] = begin, gate
-                    continue
-                zone = zone_of(feature)
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                raise TruthError(f"a fence that cannot be understood: {error!r}") from error
-            self._versions[zone.id, begin.astimezone(UTC)] = zone
-
-    def at(self, moment: datetime) -> Zones:
-        """The zones at a moment: of each fence the version that began last."""
-        begins = [begin for _, begin in self._versions if begin <= moment]
-        # Nothing changes between two beginnings.
-        era = max(begins, default=None)
-        if era not in self._made:
-            latest: dict[str, Zone] = {}
-            for (name, begin), zone in sorted(self._versions.items(), key=lambda item: item[0][1]):
-                if begin <= moment:
-                    latest[name] = zone
-            self._made[era] = Zones(list(latest.values()))
-        return self._made[era]
-
-    def gates_at(self, moment: datetime) -> list["TrueGate"]:
-        """The gates at a moment, each of its last publication only."""
-        return [gate for begin, gate in self._gates.values() if begin <= moment]
-
-
 # Exact crossings of gates.
 
 
@@ -231,7 +187,7 @@ def read_gates(path: Path) -> tuple[TrueGate, ...]:
     """The gates of a GeoJSON file. Raises TruthError."""
     try:
         features = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)["features"]
-        gates = tuple(_gate(feature) for feature in features if feature["properties"].get("gate") is True)
+        gates = tuple(gate_of(feature) for feature in features if feature["properties"].get("gate") is True)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TruthError(f"{path}: {error!r}") from error
     if len({gate.id for gate in gates}) != len(gates):
@@ -239,7 +195,7 @@ def read_gates(path: Path) -> tuple[TrueGate, ...]:
     return gates
 
 
-def _gate(feature: dict[str, Any]) -> TrueGate:
+def gate_of(feature: dict[str, Any]) -> TrueGate:
     positions: Sequence[Any] = feature["geometry"]["coordinates"]
     corners = tuple(ExactPoint(*(int(Decimal(value) * DEGREE) for value in position[:2])) for position in positions)
     return TrueGate(feature["properties"]["id"], corners)

@@ -6,10 +6,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from simulator.truth import (
-    KnownRecord,
     TrueContracts,
     TrueDocument,
-    TrueFences,
     TrueLedger,
     TrueOwed,
     TrueQuarter,
@@ -19,7 +17,6 @@ from simulator.truth import (
     owed_by,
     position_of,
     quarters_of,
-    quarters_used,
 )
 from tests.month.script import (
     PERIODS,
@@ -35,6 +32,7 @@ from tests.month.script import (
 )
 from tests.truth.events import facts_of
 from tests.truth.facts import TrueFacts, TruePassage, TrueVisit
+from tests.truth.usage import KnownRecord, TrueFences, quarters_used
 from waybill.record import Event, Position, Record, Signal
 
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from simulator.truth.charged import BUFFER_M, Side, deep, point, sides_of
 from simulator.truth.journal import EPOCH, TruePosition
-from simulator.truth.shapes import TrueFences
 from simulator.truth.track import TruePlace, places
 from tests.truth.facts import TrueFacts, TruePassage, TrueVisit
+from tests.truth.usage import TrueFences
 
 DWELL_MS = 300_000
 

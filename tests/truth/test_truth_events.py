@@ -3,9 +3,10 @@
 import json
 from datetime import UTC, datetime, timedelta
 
-from simulator.truth import TrueFences, TruePosition
+from simulator.truth import TruePosition
 from tests.truth.events import facts_of
 from tests.truth.facts import TrueFacts, TruePassage, TrueVisit
+from tests.truth.usage import TrueFences
 
 START = datetime(2026, 3, 2, 10, tzinfo=UTC)
 FROM = "2026-01-01T00:00:00+00:00"
