@@ -232,10 +232,10 @@ def true_ledger(states: Iterable[Truth]) -> TrueLedger:
     """The documents of the truth: invoices from the first state of knowledge, notes from each later one."""
     ledger, first, *later = TrueLedger(), *states
     for payer, days in first.payers.items():
-        ledger.issue(first.contracts, payer, days, first.quarters())
+        ledger.issue(first.owed(payer), days)
     for known in later:
         for payer, days in known.payers.items():
-            ledger.adjust(known.contracts, payer, days, known.quarters())
+            ledger.adjust(known.owed(payer), days)
     return ledger
 
 

@@ -195,15 +195,6 @@ def cap_text(cap: AgreedCap, currency: str) -> str:
     return f"at most {number_text(cap.amount, exponent(currency))} {currency} a {SPANS[cap.span]} {whom} ({meters})"
 
 
-def minimum_text(amount: Fraction, currency: str, days: int, of_days: int) -> str:
-    """A minimum fee in words. `days`: the days of the period that it is paid for."""
-    return f"at least {number_text(amount, exponent(currency))} {currency} a period{days_text(days, of_days)}"
-
-
-def days_text(days: int, of_days: int) -> str:
-    return "" if days == of_days else f", {days} of {of_days} days"
-
-
 def number_text(number: Fraction, digits: int = 0) -> str:
     """A decimal number with at least `digits` decimals and no other trailing zeros."""
     exact = Decimal(number.numerator) / Decimal(number.denominator)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from simulator.truth.metering import (
     usage_of,
     whole_usage_of,
 )
-from simulator.truth.owed import FactsUsed, TrueOwed, TrueTax, owed_by
+from simulator.truth.owed import TrueOwed, TrueTax, owed_by
 from simulator.truth.shapes import TrueGate, TruthError, Zones, read_gates, read_zones
 from simulator.truth.track import TrueRule
 
@@ -75,43 +75,27 @@ class TrueLedger:
     def __init__(self) -> None:
         self.documents: list[TrueDocument] = []
 
-    def issue(
-        self,
-        contracts: TrueContracts,
-        payer: str,
-        days: TrueDays,
-        usage: Iterable[TrueQuarter],
-        facts: FactsUsed | None = None,
-    ) -> TrueDocument | None:
+    def issue(self, owed: TrueOwed, days: TrueDays) -> TrueDocument | None:
         """The invoice of a payer and period; None if it would have no line (EN 16931 BR-16). Raises TruthError if
         there is one.
         """
-        if any(document.of is None for document in self._about(payer, days)):
-            raise TruthError(f"{payer} has an invoice for {days.first_day} to {days.last_day}")
-        owed = owed_by(contracts, payer, days, usage, facts)
+        if any(document.of is None for document in self._about(owed.payer, days)):
+            raise TruthError(f"{owed.payer} has an invoice for {days.first_day} to {days.last_day}")
         charges = tuple(PostedCharge(*one) for one in owed.charges)
         if not charges:
             return None
         return self._post(owed, days, None, (charges, owed.taxes))
 
-    def adjust(
-        self,
-        contracts: TrueContracts,
-        payer: str,
-        days: TrueDays,
-        usage: Iterable[TrueQuarter],
-        facts: FactsUsed | None = None,
-    ) -> TrueDocument | None:
+    def adjust(self, owed: TrueOwed, days: TrueDays) -> TrueDocument | None:
         """The note with the difference between what is owed now and what was posted. Raises TruthError.
 
         None if no amount changes; free usage alone makes no note, and is on the next one.
         """
-        posted = self._about(payer, days)
+        posted = self._about(owed.payer, days)
         if not posted:
-            raise TruthError(f"{payer} has no invoice for {days.first_day} to {days.last_day}")
-        owed = owed_by(contracts, payer, days, usage, facts)
+            raise TruthError(f"{owed.payer} has no invoice for {days.first_day} to {days.last_day}")
         if {owed.currency, *(document.currency for document in posted)} != {owed.currency}:
-            raise TruthError(f"{payer} was billed in another currency than {owed.currency}")
+            raise TruthError(f"{owed.payer} was billed in another currency than {owed.currency}")
         charges, taxes = _charges_missing(owed, posted), _taxes_missing(owed, posted)
         if not taxes and not any(charge.amount_minor for charge in charges):
             return None

@@ -14,7 +14,6 @@ from simulator.truth import (
     made_event,
     made_position,
     made_signal,
-    owed_by,
     position_of,
     quarters_of,
 )
@@ -32,6 +31,7 @@ from tests.month.script import (
 )
 from tests.truth.events import facts_of
 from tests.truth.facts import TrueFacts, TruePassage, TrueVisit
+from tests.truth.owed import owed_by
 from tests.truth.usage import KnownRecord, TrueFences, quarters_used
 from waybill.record import Event, Position, Record, Signal
 
@@ -87,13 +87,13 @@ def _bill(
     usage, facts = _used(known, journals)
     states = {payer: _states(contracts, payer, known) for payer in PERIODS}
     final = tuple(payer for payer, of in states.items() if not {"open", "silent"} & set(of.values()))
-    owed = {payer: owed_by(contracts, payer, days, usage, facts.used) for payer, days in PERIODS.items()}
+    owed = {payer: owed_by(contracts, payer, days, usage, facts) for payer, days in PERIODS.items()}
     documents: list[TrueDocument | None] = []
     for payer in final:
         if isinstance(step, Issue):
-            documents.append(known.ledger.issue(contracts, payer, PERIODS[payer], usage, facts.used))
+            documents.append(known.ledger.issue(owed[payer], PERIODS[payer]))
         elif isinstance(step, Adjust):
-            documents.append(known.ledger.adjust(contracts, payer, PERIODS[payer], usage, facts.used))
+            documents.append(known.ledger.adjust(owed[payer], PERIODS[payer]))
     return ExpectedBilling(number, states, final, owed, tuple(one for one in documents if one is not None))
 
 

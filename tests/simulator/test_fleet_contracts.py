@@ -88,7 +88,7 @@ def test_what_the_payers_of_a_drive_owe_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "contracts.toml"
     sold = 'prices = [{ meter = "visit", zone = "*", unit = "each", unit_amount = 7 }'
     path.write_text(path.read_text().replace("prices = [", sold + ", ", 1))
-    with pytest.raises(TruthError, match="has no visits and passages, and acme is sold visit"):
+    with pytest.raises(TruthError, match="knows what usage costs, and acme has visit"):
         Truth.from_folder(tmp_path).owed("acme")
 
 

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from simulator.truth import TrueDays, TrueLedger, TrueOwed, TrueQuarter, TruthError, month_of, owed_by
+from simulator.truth import TrueDays, TrueLedger, TrueOwed, TrueQuarter, TruthError, month_of
 from tests.simulator.agreed import ALWAYS, NOON, contracts, km, payer, tariff
+from tests.truth.owed import owed_by
 
 MARCH = month_of("Europe/Berlin", 2026, 3)
 KM = 'meter = "distance", unit = "km"'
@@ -154,16 +155,16 @@ CHEAPER = contracts(
 def test_a_late_quarter_is_a_debit_note_and_the_same_state_again_is_none() -> None:
     """100 km are 45.00 and 8.55 tax; 10.1 km more are 4.545: 49.55 and 9.41 in all."""
     ledger = TrueLedger()
-    invoice = ledger.issue(AGREED, "acme", MARCH, [km(100)])
+    invoice = ledger.issue(owed_by(AGREED, "acme", MARCH, [km(100)]), MARCH)
     assert invoice is not None
     assert (invoice.kind, invoice.number, invoice.of, invoice.gross_minor) == ("invoice", 1, None, 5355)
     late = [km(100), km(10.1, at=NOON + timedelta(hours=1))]
-    note = ledger.adjust(AGREED, "acme", MARCH, late)
+    note = ledger.adjust(owed_by(AGREED, "acme", MARCH, late), MARCH)
     assert note is not None
     assert (note.kind, note.number, note.of) == ("debit note", 2, 1)
     assert (note.net_minor, note.tax_minor) == (455, 86)
     assert [(charge.quantity, charge.amount_minor) for charge in note.charges] == [(10_100_000, 455)]
-    assert ledger.adjust(AGREED, "acme", MARCH, late) is None
+    assert ledger.adjust(owed_by(AGREED, "acme", MARCH, late), MARCH) is None
     assert ledger.posted_minor("acme", MARCH) == 4955 + 941
 
 
@@ -171,8 +172,8 @@ def test_a_price_from_an_earlier_moment_credits_the_old_charge_and_debits_the_ne
     """19 % of 49.50 are 9.405, of 49.00 they are 9.31: the tax goes from 9.41 to 9.31."""
     ledger = TrueLedger()
     usage = [km(100), km(10, at=NOON + timedelta(hours=1))]
-    ledger.issue(AGREED, "acme", MARCH, usage)
-    note = ledger.adjust(CHEAPER, "acme", MARCH, usage)
+    ledger.issue(owed_by(AGREED, "acme", MARCH, usage), MARCH)
+    note = ledger.adjust(owed_by(CHEAPER, "acme", MARCH, usage), MARCH)
     assert note is not None
     assert note.kind == "credit note"
     assert [(charge.about.price, charge.quantity, charge.amount_minor) for charge in note.charges] == [
@@ -186,9 +187,9 @@ def test_any_number_of_late_arrivals_ends_at_the_right_sum() -> None:
     """Each time 0.011 km, which cost half a cent: the sum is rounded, not the differences."""
     ledger = TrueLedger()
     usage: list[TrueQuarter] = [km(0.011)]
-    ledger.issue(AGREED, "acme", MARCH, usage)
+    ledger.issue(owed_by(AGREED, "acme", MARCH, usage), MARCH)
     for quarter in range(1, 20):
         usage.append(km(0.011, at=NOON + timedelta(minutes=15 * quarter)))
-        ledger.adjust(AGREED, "acme", MARCH, usage)
+        ledger.adjust(owed_by(AGREED, "acme", MARCH, usage), MARCH)
     assert ledger.posted_minor("acme", MARCH) == 10 + 2
     assert [document.number for document in ledger.documents] == list(range(1, len(ledger.documents) + 1))

@@ -10,11 +10,14 @@ from zoneinfo import ZoneInfo
 
 from simulator.truth.charging import (
     BASE_IN_UNIT,
+    TrueCharge,
+    TrueKey,
     Used,
     Worth,
     holder_of,
     matching,
     price_of,
+    price_text,
     tiered,
     window_at,
 )
@@ -102,8 +105,8 @@ class TrueFacts(NamedTuple):
         days: TrueDays,
         worth: Worth,
         usage: list[TrueQuarter],
-    ) -> list[Used]:
-        """Everything that a period charges for them. Raises TruthError if something has no price."""
+    ) -> tuple[list[Used], list[TrueCharge]]:
+        """Everything that a period charges for them, and the charges. Raises TruthError if something has no price."""
         agreed, found = Agreed(contracts, accounts, days, worth), list[Used]()
         visits = list(_seen(agreed, self.visits))
         for visit in visits:
@@ -111,7 +114,8 @@ class TrueFacts(NamedTuple):
             found += _stays(agreed, visit)
         found += _driven_days(agreed, visits, usage)
         found += _passages(agreed, self.passages)
-        return _dearest(found)
+        found = _dearest(found)
+        return found, _fact_charges(found)
 
 
 def _seen(agreed: Agreed, visits: Iterable[TrueVisit]) -> Iterator[TrueVisit]:
@@ -322,3 +326,16 @@ def _dearest(found: list[Used]) -> list[Used]:
             free |= {number for of in together if of != dearest for number in parts[of]}
             left = left[len(together) :]
     return [one._replace(minor=0, free=one.quantity) if number in free else one for number, one in enumerate(found)]
+
+
+def _fact_charges(used: Iterable[Used]) -> list[TrueCharge]:
+    """One charge for each account, device, zone, window and price."""
+    sums: dict[TrueKey, list[int]] = {}
+    for one in used:
+        assert one.minor is not None
+        where = one.price.meter, one.zone, one.price.window
+        text = price_text(one.price, one.tariff.currency)
+        about = TrueKey(one.account, one.region, one.tenant, one.device, "usage", *where, text)
+        numbers = one.quantity, one.free, one.minor
+        sums[about] = [sum(pair) for pair in zip(sums.get(about, [0, 0, 0]), numbers, strict=True)]
+    return [TrueCharge(about, *numbers) for about, numbers in sums.items()]

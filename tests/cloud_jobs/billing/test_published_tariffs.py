@@ -15,10 +15,11 @@ from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import Contracts, contracts_of_toml
 from cloud_jobs.billing.rating import PeriodUsage, RatedAccount, cells_of_usage, difference, rate
 from cloud_jobs.billing.units import amount_text
-from simulator.truth import TrueContracts, TruthError, month_of, owed_by
+from simulator.truth import TrueContracts, TruthError, month_of
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, rows
 from tests.cloud_jobs.billing.rating.test_against_the_truth import true_facts
 from tests.cloud_jobs.billing.rating.worlds import Row, facts, passage, row, table, true_quarters, visit
+from tests.truth.owed import owed_by
 
 FILES = sorted((Path(__file__).resolve().parents[3] / "docs" / "tariffs").glob("*.toml"))
 USED = re.compile(r"# (\d{4}-\d\d-\d\d \d\d:\d\d) (\S+): (.+)")
@@ -136,7 +137,7 @@ def test_the_truth_gives_the_same_amount(file: Path) -> None:
     for month, net, currency, *_ in OWED.findall(text):
         days = month_of(time_zone, *map(int, month.split("-")))
         usage = true_quarters(usage_of(text, time_zone, as_invoiced=False))
-        found = owed_by(contracts, pays["id"], days, usage, true_facts([*events_of(text, time_zone)]).used)
+        found = owed_by(contracts, pays["id"], days, usage, true_facts([*events_of(text, time_zone)]))
         assert (amount_text(found.net_minor, found.currency), found.currency) == (net, currency)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating import RatedAccount
-from simulator.truth import TrueDays, TrueOwed, TruthError, owed_by
+from simulator.truth import TrueDays, TrueOwed, TruthError
 from tests.cloud_jobs.billing.rating.test_rate_facts import START, happened, rated_facts
 from tests.cloud_jobs.billing.rating.test_rate_facts import worlds as fact_worlds
 from tests.cloud_jobs.billing.rating.worlds import (
@@ -30,6 +30,7 @@ from tests.cloud_jobs.billing.rating.worlds import (
 )
 from tests.examples import examples
 from tests.truth.facts import TrueFacts, TruePassage, TrueVisit
+from tests.truth.owed import owed_by
 
 
 def true(world: World, rows: list[Row]) -> TrueOwed:
@@ -189,7 +190,7 @@ def test_visits_stays_passages_and_driven_days(
         terms: dict[str, Any] = {"effective_from": begin, "prices": [*stays, *others]}
         versions.append(first | terms | ({} if stays else {"not_sold": ["stay"]}))
     world = replace(world, tariffs=tuple(versions[-2:] if changes == 2 else versions[-1:]))
-    expected = owed_by(world.truth, "acme", world.days, true_quarters(rows), true_facts(events).used)
+    expected = owed_by(world.truth, "acme", world.days, true_quarters(rows), true_facts(events))
     same(rated_facts(world, events, rows), expected, words=False)
 
 
