@@ -300,7 +300,7 @@ def test_no_spreadsheet_computes_a_name_and_a_number_stays_a_number(tmp_path: Pa
         assert [*csv.reader(file)][1] == [f"'{name}", "0.125", "-3"]
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "linked"])
+@pytest.mark.parametrize("name", ["/dev/fd/1", "linked"])
 def test_what_a_shell_sent_to_a_file_is_added_to_it(tmp_path: Path, name: str) -> None:
     (tmp_path / "fixes.csv").write_bytes(GOOD_FIXES)
     (tmp_path / "fences.geojson").write_bytes(GOOD_FENCES)

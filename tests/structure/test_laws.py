@@ -2,12 +2,14 @@
 
 import ast
 import re
+from functools import cache
 
 from tests.structure.sources import ROOT
 
 WITNESS = re.compile(r"`(tests/[\w/]+\.py)`(?: `(\w+)`)?")
 
 
+@cache
 def names_of(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}

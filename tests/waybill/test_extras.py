@@ -4,7 +4,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from deploy.packages.wheels import ROOT, brought
 from tests.cloud_jobs.billing.register.metered_lake import issued_lake
+from tests.structure.sources import for_type_checkers, statements
 from waybill.commands import EXIT_MISSING_EXTRA, PROGRAMS, SUBCOMMANDS
 
 PACKAGES = frozenset(path.parent.name for path in ROOT.glob("*/__init__.py")) - {"tests", "benchmarks"}
@@ -64,7 +65,7 @@ def _packages_of(module: str) -> Iterator[str]:
 @cache
 def _imports(module: str) -> frozenset[str]:
     names: set[str] = set()
-    for node in _executed(_tree(module).body):
+    for node in statements(_tree(module).body):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -82,7 +83,7 @@ def _homes(package: str) -> Mapping[str, str]:
     return {
         alias.name: inner.module
         for node in _tree(package).body
-        if _for_type_checkers(node)
+        if for_type_checkers(node)
         for inner in ast.walk(node)
         if isinstance(inner, ast.ImportFrom) and inner.module
         for alias in inner.names
@@ -93,19 +94,6 @@ def _tree(module: str) -> ast.Module:
     file = ROOT.joinpath(*module.split("."))
     file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8") if file.is_file() else "")
-
-
-def _executed(body: Sequence[ast.stmt | ast.excepthandler | ast.match_case]) -> Iterator[ast.AST]:
-    """The statements of a body and of all in it."""
-    for node in body:
-        if not _for_type_checkers(node):
-            yield node
-            for part in ("body", "orelse", "handlers", "finalbody", "cases"):
-                yield from _executed(getattr(node, part, ()))
-
-
-def _for_type_checkers(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _is_module(package: str, name: str) -> bool:
