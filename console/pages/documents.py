@@ -13,9 +13,8 @@ import structlog
 from cloud_jobs.billing.documents import Document, DocumentContent, DocumentType, Form, files_of
 from cloud_jobs.billing.documents.presentation import Presentation
 from cloud_jobs.billing.rating import ChargeKind
-from cloud_jobs.billing.register.documents_of import IssuedAgain
+from cloud_jobs.billing.register.documents_of import IssuedAgain, look_of
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.billing.register.looks import look_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, place_text, quantity_text
 from cloud_jobs.explain.explanation import ExplainedHour
 from cloud_jobs.explain.issued_line import ExplainedLine

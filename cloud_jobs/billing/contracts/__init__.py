@@ -3,10 +3,15 @@
 from cloud_jobs.billing.contracts.account import (
     CANARY,
     Account,
+    Contact,
+    DirectDebit,
     DoubtBounds,
+    Endpoint,
     ExchangeRate,
     LegalEntity,
     Payer,
+    Payment,
+    Profile,
     is_canary,
 )
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, OtherCycle, UnknownPayer
@@ -19,7 +24,6 @@ from cloud_jobs.billing.contracts.fields import (
     VatCategory,
     tax_text,
 )
-from cloud_jobs.billing.contracts.invoicing import Contact, DirectDebit, Endpoint, Payment, Profile
 from cloud_jobs.billing.contracts.payer_contract import (
     REACH,
     AccountContract,

@@ -34,11 +34,10 @@ from cloud_jobs.billing.documents import (
 )
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.register.closing import Closing, ClosingState, Days
-from cloud_jobs.billing.register.documents_of import issued_document, outstanding
+from cloud_jobs.billing.register.documents_of import issued_document, look_of, outstanding
 from cloud_jobs.billing.register.errors import AlreadyIssued, NothingClosed, NothingToAdjust, NothingToIssue
 from cloud_jobs.billing.register.journal import DatevBatch, DatevSettings, csv_lines, postings_of
 from cloud_jobs.billing.register.ledger import IssuedDocument
-from cloud_jobs.billing.register.looks import look_of
 from cloud_jobs.billing.register.operations import Clerk, PostingResult, adjust_period, issue_period, void_invoice
 from cloud_jobs.billing.register.payments import balance_of, balances, import_payments
 from cloud_jobs.billing.register.tables import Register

@@ -18,8 +18,7 @@ from cloud_jobs.billing.contracts import (
     Payment,
     Profile,
 )
-from cloud_jobs.billing.contracts.account import missing_for_profile
-from cloud_jobs.billing.contracts.invoicing import ADDRESS_SCHEMES
+from cloud_jobs.billing.contracts.account import ADDRESS_SCHEMES, missing_for_profile
 from cloud_jobs.billing.documents import Document, DocumentType, to_cii, to_ubl
 from cloud_jobs.billing.documents.look import ENGLISH
 from cloud_jobs.billing.documents.presentation import Presentation

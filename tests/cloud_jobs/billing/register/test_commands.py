@@ -15,8 +15,7 @@ from typer.testing import CliRunner, Result
 
 from cloud_jobs.billing.documents import Form
 from cloud_jobs.billing.register.commands import NOT_ALL, app
-from cloud_jobs.billing.register.documents_of import issued_document
-from cloud_jobs.billing.register.looks import look_of
+from cloud_jobs.billing.register.documents_of import issued_document, look_of
 from cloud_jobs.lake import tables as store_clock
 from cloud_jobs.reference.tables import note_taken
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
