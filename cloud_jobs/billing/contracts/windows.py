@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import MAXYEAR, date
+from datetime import MAXYEAR, date, datetime, timedelta
 from functools import cached_property
 from itertools import pairwise, product
 from typing import Annotated, Any, Final, Literal, Self, get_args
@@ -83,6 +83,7 @@ MINUTES_OF_A_DAY: Final = 1_440
 _MINUTES_OF_A_WEEK: Final = 7 * MINUTES_OF_A_DAY
 _WEEK: Final = (1 << _MINUTES_OF_A_WEEK) - 1
 _QUARTER: Final = 15
+_DAY: Final = timedelta(days=1)
 MAX_TIMES: Final = 6
 """The most hours of a window that its text names."""
 _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
@@ -177,6 +178,15 @@ class Window(Contract):
             return False
         is_holiday = calendar is not None and day in calendar.holidays
         return self.holidays is None or is_holiday == (self.holidays == "only")
+
+    def holds(self, local: datetime, calendar: Calendar | None) -> bool:
+        """Whether a local time is in it."""
+        minute, day = local.hour * 60 + local.minute, local.date()
+        return any(
+            begin <= at < begin + length and self.begins_on(of, calendar)
+            for begin, length in self.spans
+            for at, of in ((minute, day), (minute + MINUTES_OF_A_DAY, day - _DAY))
+        )
 
     @property
     def text(self) -> str:

@@ -94,21 +94,17 @@ class Timetable(NamedTuple):
     slots: tuple[Slot, ...]
 
 
-def timetable_of(
-    tariffs: Sequence[TariffSpan], local: LocalTimes, first: int, *, by_day: bool, step_us: int = QUARTER_US
-) -> Timetable:
-    """The timetable of an account from quarter number `first`. `by_day`: whether prices depend on the day. `step_us`: a
-    minute instead of a quarter, for facts.
-    """
+def timetable_of(tariffs: Sequence[TariffSpan], local: LocalTimes, first: int, *, by_day: bool) -> Timetable:
+    """The timetable of an account from quarter number `first`. `by_day`: whether prices depend on the day."""
     numbers = np.arange(first, first + len(local.day), dtype=np.int64)
-    begins = np.array([one.begin_us // step_us for one in tariffs], np.int64)
+    begins = np.array([one.begin_us // QUARTER_US for one in tariffs], np.int64)
     version = np.searchsorted(begins, numbers, side="right").astype(np.int64) - 1
     names = [""]
     window = np.zeros(len(numbers), np.int64)
     for number in np.unique(version[version >= 0]):
         held = version == number
         # no price of usage names a window by the minute
-        windows = [one for one in tariffs[number].tariff.windows if step_us < QUARTER_US or one.is_on_quarters]
+        windows = [one for one in tariffs[number].tariff.windows if one.is_on_quarters]
         for one in reversed(windows):
             if one.id not in names:
                 names.append(one.id)

@@ -18,19 +18,13 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple, TypeVar
 
-import numpy as np
-
 from cloud_jobs.billing.billing_period import BillingPeriod, day_start, zone_of
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Dearest, PayerContract, Span, TariffSpan
 from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import (
     QUARTER_US,
-    LocalTimes,
     Slot,
-    local_times,
-    timetable_of,
-    window_mask,
 )
 from cloud_jobs.billing.rating.facts import DeviceFacts, Facts, Passage, Visit
 from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, PriceBooks, RatedPrice
@@ -87,49 +81,33 @@ def priced_facts(contract: PayerContract, books: PriceBooks, facts: Facts) -> It
 
 
 class Timeline:
-    """The slots of a period: `slots[i]` is in force from `begins[i]` until the next one begins.
-
-    `spans`: of the tariff versions.
-    """
+    """Local day, window and tariff version of each moment, also outside a period. `spans`: of the versions."""
 
     def __init__(self, period: BillingPeriod, spans: Sequence[TariffSpan]) -> None:
         self._time_zone, self._zone, self._spans = period.time_zone, zone_of(period.time_zone), spans
         self._since = [span.begin_us for span in spans]
         self.start_us, self.end_us = micros(period.start), micros(period.end)
-        first = self.start_us // QUARTER_US
-        quarters = local_times(period.time_zone, first, self.end_us // QUARTER_US - first)
-        within = np.tile(np.arange(_QUARTER_MINUTES), len(quarters.day))
-        local = LocalTimes(*(np.repeat(of, _QUARTER_MINUTES) for of in quarters))
-        local = local._replace(minute=local.minute + within)
-        made = timetable_of(spans, local, self.start_us // MINUTE_US, by_day=True, step_us=MINUTE_US)
-        begins = np.flatnonzero(np.diff(made.run, prepend=-1))
-        self.begins: list[int] = (begins * MINUTE_US + self.start_us).tolist()
-        self.slots: list[Slot] = [
-            made.slots[number]._replace(version=max(0, made.slots[number].version)) for number in made.run_slot
-        ]
+        self._slots: dict[tuple[int, int], Slot] = {}
 
     def version(self, moment_us: int) -> int:
         return max(0, bisect_right(self._since, moment_us) - 1)
-
-    def _window(self, version: int, moment_us: int) -> str:
-        local, span = moment_of(moment_us).astimezone(self._zone), self._spans[version]
-        at = LocalTimes(np.array([local.toordinal()]), np.array([local.hour * 60 + local.minute]))
-        return next((one.id for one in span.tariff.windows if window_mask(one, span.calendar, at)[0]), "")
 
     def holds(self, moment_us: int) -> bool:
         return self.start_us <= moment_us < self.end_us
 
     def at(self, moment_us: int) -> Slot:
-        """The slot of a moment, also outside the period."""
-        if self.start_us <= moment_us < self.end_us:
-            return self.slots[bisect_right(self.begins, moment_us) - 1]
-        version, day = self.version(moment_us), moment_of(moment_us).astimezone(self._zone).date()
-        return Slot(day, self._window(version, moment_us), version)
+        """The slot of a moment."""
+        return self.in_version(self.version(moment_us), moment_us)
 
     def in_version(self, version: int, moment_us: int) -> Slot:
         """The slot of a moment, with the window that a version has then."""
-        slot = self.at(moment_us)
-        return slot if slot.version == version else Slot(slot.day, self._window(version, moment_us), version)
+        of = version, moment_us // MINUTE_US
+        found = self._slots.get(of)
+        if found is None:
+            local, span = moment_of(moment_us).astimezone(self._zone), self._spans[version]
+            window = next((one.id for one in span.tariff.windows if one.holds(local, span.calendar)), "")
+            found = self._slots[of] = Slot(local.date(), window, version)
+        return found
 
     def midnights(self, begin_us: int, end_us: int) -> Iterator[int]:
         """The begins of the local days after the one of `begin_us`, before `end_us`."""
@@ -137,15 +115,6 @@ class Timeline:
         while day < last:
             day += timedelta(days=1)
             yield micros(day_start(self._time_zone, day))
-
-    def within(self, begin_us: int, end_us: int) -> Iterator[tuple[int, int, Slot]]:
-        """The parts of a time inside the period that have one slot each."""
-        begin_us, end_us = max(begin_us, self.start_us), min(end_us, self.end_us)
-        for number in range(max(0, bisect_right(self.begins, begin_us) - 1), len(self.begins)):
-            until = self.begins[number + 1] if number + 1 < len(self.begins) else self.end_us
-            if self.begins[number] >= end_us:
-                return
-            yield max(begin_us, self.begins[number]), min(end_us, until), self.slots[number]
 
 
 @lru_cache(maxsize=64)
@@ -355,12 +324,11 @@ class _DevicePricing:
         driven, found = sorted({*quarters}), list[tuple[int, Slot, Visit]]()
         for visit in visits:
             for held in self._held:
-                times = max(held[0], visit.begin_us), min(held[1], visit.end_us)
-                for begin, end, slot in self._timeline.within(*times):
-                    at = bisect_left(driven, begin // QUARTER_US)
-                    moment = max(begin, driven[at] * QUARTER_US) if at < len(driven) else end
-                    if moment < end:
-                        found.append((moment, slot, visit))
+                begin = max(held[0], visit.begin_us, self._timeline.start_us)
+                end = min(held[1], visit.end_us, self._timeline.end_us)
+                first, after = bisect_left(driven, begin // QUARTER_US), bisect_left(driven, -(-end // QUARTER_US))
+                moments = (max(begin, quarter * QUARTER_US) for quarter in driven[first:after] if begin < end)
+                found += ((moment, self._timeline.at(moment), visit) for moment in moments)
         charged = set[tuple[str, date | None, str]]()
         for moment, slot, visit in sorted(found):
             for one in self._once(Meter.DRIVEN_DAY, slot, moment, visit):
