@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.errors import LakeError, LocationError, NobodyTrusted, OtherLake
 from cloud_jobs.geofence.event_revisions import GeofenceSettings
 from cloud_jobs.job_settings import (
@@ -25,6 +24,7 @@ from cloud_jobs.job_settings import (
     VerdictSettings,
 )
 from cloud_jobs.lake.location import Location, S3Access, is_object_store, lake_place
+from cloud_jobs.lake.snapshots import MAX_SEGMENT
 from cloud_jobs.lake.tables import INGEST, Lake
 from cloud_jobs.lake.transactions import counter_of, newest_number
 from cloud_jobs.pulsar_source.options import OptionError, PulsarOptions, TopicName

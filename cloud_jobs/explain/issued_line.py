@@ -23,7 +23,6 @@ from cloud_jobs.billing.register.documents_of import IssuedAgain, issued_again
 from cloud_jobs.billing.register.facts_at import read_facts, sells_facts
 from cloud_jobs.billing.register.tables import Register
 from cloud_jobs.billing.units import FACTS
-from cloud_jobs.billing.usage import MAX_SEGMENT, tracks_at
 from cloud_jobs.explain.explanation import (
     ExplainedHour,
     Explanation,
@@ -35,7 +34,7 @@ from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import records_and_erasures
 from cloud_jobs.lake.snapshot_reads import publications, reference_table, usage_rows
-from cloud_jobs.lake.snapshots import LakeState, Snapshot, read_snapshot
+from cloud_jobs.lake.snapshots import MAX_SEGMENT, LakeState, Snapshot, read_snapshot, tracks_at
 from cloud_jobs.lake.tables import Lake
 from geo.spatial import TrackSettings
 

@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 import shapely
 
 from cloud_jobs.billing.contracts.published import EPOCH
-from cloud_jobs.billing.usage import engine_at
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import StoredFiles
 from cloud_jobs.lake.snapshot_reads import publications
-from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.snapshots import LakeState, engine_at
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.usage.devices import DeviceGroup, group_records, record_files
 from cloud_jobs.usage.metering import MeterRules, meter_table, track_of

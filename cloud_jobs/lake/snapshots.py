@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -25,6 +25,7 @@ from cloud_jobs.lake.appending import Row, append_missing
 from cloud_jobs.lake.location import error_text
 from cloud_jobs.lake.tables import COVERS, FENCES, INGEST, QUARANTINED, TRACKS, Lake, row_fault_as_error
 from cloud_jobs.lake.transactions import counter_of, newest_number, stated
+from geo.spatial import TrackSettings
 
 # Texts that a derived table was computed with, stored next to the tables by number.
 
@@ -347,3 +348,39 @@ def read_fences(lake: Lake, number: int) -> tuple[str, ...] | None:
 
 def _fences_content(features: Sequence[str]) -> bytes:
     return "".join(f"{feature}\n" for feature in features).encode()
+
+
+# The track settings and engine of a snapshot's usage, and how far fixes around a period affect it.
+
+MAX_SEGMENT: Final = timedelta(days=1)
+"""A usage row covers segments that end in its hour; a segment begins at most this long before."""
+
+
+class Reach(NamedTuple):
+    """How long before and after a period fixes affect what is metered in it."""
+
+    before: timedelta = timedelta()
+    after: timedelta = timedelta()
+
+
+def reach_at(snapshot: LakeState) -> Reach:
+    tracks = tracks_at(snapshot)
+    return Reach(timedelta(milliseconds=tracks.margin_ms), timedelta(milliseconds=tracks.reach_ahead_ms))
+
+
+def tracks_at(snapshot: LakeState) -> TrackSettings:
+    stated = _stated(snapshot)
+    # the text also has the engine version, and perhaps settings of earlier versions
+    return TrackSettings.model_validate({name: stated[name] for name in TrackSettings.model_fields if name in stated})
+
+
+def engine_at(snapshot: LakeState) -> int | None:
+    """The engine version that computed the usage of a snapshot; None if it states none."""
+    found: int | None = _stated(snapshot).get("engine_version")
+    return found
+
+
+def _stated(snapshot: LakeState) -> dict[str, Any]:
+    # a lake without usage states none
+    found: dict[str, Any] = json.loads(snapshot.usage_tracks or "{}")
+    return found

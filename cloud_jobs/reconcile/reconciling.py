@@ -23,7 +23,6 @@ from cloud_jobs.billing.register.closing import ClosingState, Days
 from cloud_jobs.billing.register.control_totals import whole_hours
 from cloud_jobs.billing.register.tables import Register, in_parts
 from cloud_jobs.billing.units import Meter
-from cloud_jobs.billing.usage import reach_at
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
 from cloud_jobs.lake.coverage_log import from_rows
 from cloud_jobs.lake.data_files import StoredFiles
@@ -40,7 +39,7 @@ from cloud_jobs.lake.snapshot_reads import (
     rows_within,
     stored_at,
 )
-from cloud_jobs.lake.snapshots import LakeState, Snapshot
+from cloud_jobs.lake.snapshots import LakeState, Snapshot, reach_at
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.reconcile.charged import compare_charges, compare_documents, compare_numbers
 from cloud_jobs.reconcile.comparison import (

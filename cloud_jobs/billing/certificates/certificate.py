@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from cloud_jobs.billing.certificates.decisions import Decision, accepting, in_effect
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.contracts.published import micros, moment_of
-from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
+from cloud_jobs.lake.snapshots import Reach
 from cloud_jobs.lake.values import OdometerWay
 from geo.reference.moments import stamp
 from waybill.record import NO_FAULTS, IntervalSet

@@ -27,7 +27,6 @@ from cloud_jobs.billing.certificates.decisions import by_device, decisions
 from cloud_jobs.billing.contracts import DoubtBounds
 from cloud_jobs.billing.contracts.published import micros, moment_of
 from cloud_jobs.billing.rating.cells_of_usage import of_hours, quarters_of
-from cloud_jobs.billing.usage import Reach, reach_at
 from cloud_jobs.lake.coverage import Coverage, SeqRanges, TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasures
@@ -43,7 +42,7 @@ from cloud_jobs.lake.snapshot_reads import (
     rows_at,
     usage_rows,
 )
-from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.snapshots import LakeState, Reach, reach_at
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import OdometerWay, encoded
 from geo.reference.in_force import RefusedVersion, published_fences

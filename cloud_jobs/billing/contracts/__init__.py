@@ -15,7 +15,6 @@ from cloud_jobs.billing.contracts.account import (
     is_canary,
 )
 from cloud_jobs.billing.contracts.errors import BlockedPayer, ContractFault, OtherCycle, UnknownPayer
-from cloud_jobs.billing.contracts.fees import Fee, Proration
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
     NEEDS_SELLERS_VAT_ID,
@@ -33,7 +32,18 @@ from cloud_jobs.billing.contracts.payer_contract import (
     TariffSpan,
     doubtful_taxes,
 )
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, NamedPool, Pool, PoolKey, Price, PricePlace, Span, TierMode
+from cloud_jobs.billing.contracts.prices import (
+    ANY_ZONE,
+    Fee,
+    NamedPool,
+    Pool,
+    PoolKey,
+    Price,
+    PricePlace,
+    Proration,
+    Span,
+    TierMode,
+)
 from cloud_jobs.billing.contracts.published import MODEL_OF, usable_contract
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Cap, Dearest, Tariff

@@ -12,13 +12,12 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from cloud_jobs.billing.billing_period import Cycle
-from cloud_jobs.billing.contracts.attributes import AttributesOfDevice
-from cloud_jobs.billing.contracts.fees import Fees, LocalDay, repeated_ids
 from cloud_jobs.billing.contracts.fields import (
     NEEDS_BUYERS_VAT_ID,
     NEWER_CURRENCIES,
     Address,
     Amount,
+    AttributesOfDevice,
     Colour,
     Contract,
     Currency,
@@ -38,6 +37,7 @@ from cloud_jobs.billing.contracts.fields import (
     has_check_digits,
     without_spaces,
 )
+from cloud_jobs.billing.contracts.prices import Fees, LocalDay, repeated_ids
 from cloud_jobs.billing.units import exponent
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment

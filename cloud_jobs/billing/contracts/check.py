@@ -22,9 +22,8 @@ from cloud_jobs.billing.contracts.errors import (
     UnknownPayer,
     meters_forgotten,
 )
-from cloud_jobs.billing.contracts.fees import Every
 from cloud_jobs.billing.contracts.payer_contract import doubtful_rates, doubtful_taxes
-from cloud_jobs.billing.contracts.prices import ANY_ZONE, ZonePath, zones_of
+from cloud_jobs.billing.contracts.prices import ANY_ZONE, Every, ZonePath, zones_of
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff

@@ -20,11 +20,16 @@ from cloud_jobs.billing.contracts.account import (
     missing_for_profile,
     rate_id,
 )
-from cloud_jobs.billing.contracts.attributes import Attributes, attributes_of
 from cloud_jobs.billing.contracts.errors import CalendarEnds, ContractFault, Named
-from cloud_jobs.billing.contracts.fees import Fee
-from cloud_jobs.billing.contracts.fields import NEEDS_BUYERS_VAT_ID, NEEDS_SELLERS_VAT_ID, Vat, VatCategory
-from cloud_jobs.billing.contracts.prices import Pool, Span
+from cloud_jobs.billing.contracts.fields import (
+    NEEDS_BUYERS_VAT_ID,
+    NEEDS_SELLERS_VAT_ID,
+    Attributes,
+    Vat,
+    VatCategory,
+    attributes_of,
+)
+from cloud_jobs.billing.contracts.prices import Fee, Pool, Span
 from cloud_jobs.billing.contracts.published import (
     EVER,
     ContractVersion,

@@ -12,22 +12,23 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cloud_jobs.billing.contracts.attributes import may_both_select
-from cloud_jobs.billing.contracts.fees import Fees, Proration, repeated_ids
-from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Vat, decimals_of
+from cloud_jobs.billing.contracts.fields import Amount, Contract, Currency, Id, Vat, decimals_of, may_both_select
 from cloud_jobs.billing.contracts.prices import (
     ANY_ZONE,
     MAX_MINUTES,
     Direction,
+    Fees,
     NamedPool,
     Pool,
     Price,
     PricePlace,
+    Proration,
     Selects,
     Span,
     TierMode,
     ZonePath,
     is_among,
+    repeated_ids,
     zones_of,
 )
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from cloud_jobs.billing.contracts.fees import LocalDay
 from cloud_jobs.billing.contracts.fields import Contract, Id, PrintedName
+from cloud_jobs.billing.contracts.prices import LocalDay
 from geo.reference.moments import Moment
 
 # Calendars.

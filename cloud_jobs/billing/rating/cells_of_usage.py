@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import AccountContract, Assigned, PayerContract, TariffSpan, Window
-from cloud_jobs.billing.contracts.attributes import Attributes
+from cloud_jobs.billing.contracts.fields import Attributes
 from cloud_jobs.billing.contracts.published import EPOCH
 from cloud_jobs.billing.contracts.windows import MINUTES_OF_A_DAY, Calendar
 from cloud_jobs.billing.errors import BillingError

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory, tax_text
-from cloud_jobs.billing.contracts.attributes import Attributes
+from cloud_jobs.billing.contracts.fields import Attributes
 from cloud_jobs.billing.rating.terms import TERMS
 from cloud_jobs.billing.units import WITHOUT_ZONE, Meter, round_ratio
 from cloud_jobs.lake.schemas import WHOLE_DEVICE

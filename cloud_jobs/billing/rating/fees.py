@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration, Span, Tariff
-from cloud_jobs.billing.contracts.attributes import matches
+from cloud_jobs.billing.contracts.fields import matches
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind, by_tax

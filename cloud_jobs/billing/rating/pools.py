@@ -34,7 +34,7 @@ from cloud_jobs.billing.contracts import (
     TariffSpan,
     TierMode,
 )
-from cloud_jobs.billing.contracts.attributes import Attributes, attributes_text, factor_of, matches
+from cloud_jobs.billing.contracts.fields import Attributes, attributes_text, factor_of, matches
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.charges import ChargeKey
 from cloud_jobs.billing.rating.terms import price_text

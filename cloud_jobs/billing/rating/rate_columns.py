@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cloud_jobs.billing.contracts import PayerContract, Pool, Span
-from cloud_jobs.billing.contracts.attributes import Attributes
+from cloud_jobs.billing.contracts.fields import Attributes
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import METERS, CellColumns, Ints, Slot
 from cloud_jobs.billing.rating.charges import Charge, ChargeKey, ChargeKind

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import ANY_ZONE, Cap, Fee, NamedPool, Pool, Price, Span, Window
-from cloud_jobs.billing.contracts.attributes import Attributes, factor_of, selector_text
-from cloud_jobs.billing.contracts.fees import Every
+from cloud_jobs.billing.contracts.fields import Attributes, factor_of, selector_text
+from cloud_jobs.billing.contracts.prices import Every
 from cloud_jobs.billing.units import Meter, exponent
 
 NAME: Final = {"name": "{name}: "}

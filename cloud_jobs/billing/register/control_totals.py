@@ -20,13 +20,12 @@ from cloud_jobs.billing.contracts import PayerContract
 from cloud_jobs.billing.rating import ChargeKind, RatedAccount
 from cloud_jobs.billing.rating.cells_of_usage import METER_OF, QUARTER_US, of_hours, quarters_of
 from cloud_jobs.billing.units import FACTS, WITHOUT_ZONE, Meter
-from cloud_jobs.billing.usage import MAX_SEGMENT
 from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.lake.data_files import Range, StoredFiles, stored_rows
 from cloud_jobs.lake.erasures import Erasures, records_and_erasures
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
 from cloud_jobs.lake.snapshot_reads import of_devices
-from cloud_jobs.lake.snapshots import LakeState
+from cloud_jobs.lake.snapshots import MAX_SEGMENT, LakeState
 from cloud_jobs.lake.tables import Lake
 from cloud_jobs.lake.values import is_customer_event
 

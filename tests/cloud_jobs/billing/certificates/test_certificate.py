@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import CertificateState, ClosedState, Decision, DeviceCounts, certify
 from cloud_jobs.billing.certificates.certificate import DeviceCertificate
-from cloud_jobs.billing.usage import Reach
 from cloud_jobs.lake.coverage import Coverage, TenantDevice
+from cloud_jobs.lake.snapshots import Reach
 from waybill.record import IntervalSet, Tombstone, new_epoch
 
 HOUR_US = 3_600_000_000
