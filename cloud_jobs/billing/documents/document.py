@@ -179,7 +179,6 @@ def check_kind(kind: DocumentType, preceding: PrecedingInvoice | None, *, with_d
 
 # Lines of a document: equal charges share one line for all vehicles.
 
-ALL_REGIONS: Final = "all regions"
 NOTHING_USED: Final = "Nothing was used in this period"
 NOTHING_KNOWN: Final = "No usage is known yet"
 _PIECE: Final = "C62"

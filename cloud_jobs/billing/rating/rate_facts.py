@@ -34,7 +34,6 @@ from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import stamp
 
 MINUTE_US: Final = 60_000_000
-_QUARTER_MINUTES: Final = 15
 _Fact = TypeVar("_Fact", Visit, Passage)
 
 
