@@ -90,7 +90,8 @@ class Ingest:
         self._scheduler.step(self._name)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
+@pytest.mark.nightly  # by day with our own maintenances, usage and a reader: maintenance/test_all_at_once.py
+@pytest.mark.parametrize("seed", range(4))
 def test_two_ingests_and_a_maintenance_at_once_store_each_record_once(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     lake = new_lake(tmp_path)
