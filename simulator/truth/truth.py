@@ -101,10 +101,6 @@ class TrueLedger:
             return None
         return self._post(owed, days, posted[0].number, (charges, taxes))
 
-    def posted_minor(self, payer: str, days: TrueDays) -> int:
-        """The posted total of a payer, with tax."""
-        return sum(document.gross_minor for document in self._about(payer, days))
-
     def _about(self, payer: str, days: TrueDays) -> list[TrueDocument]:
         return [document for document in self.documents if (document.payer, document.days) == (payer, days)]
 
