@@ -85,6 +85,7 @@ def test_a_window_holds_when_a_person_says_so(one: Window, of: Calendar, at: lis
     expected = [holds(one, of, moment) for moment in moments]
     local = LocalTimes(np.array([day.toordinal() for day, _ in at]), np.array([minute for _, minute in at]))
     assert window_mask(one, of, local).tolist() == expected
+    assert [one.holds(moment, of) for moment in moments] == expected
 
 
 @settings(max_examples=examples(60), deadline=None)
