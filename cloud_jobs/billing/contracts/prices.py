@@ -153,7 +153,8 @@ class PoolKey(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether it has usage of other accounts or periods."""
-        return self.scope is Pool.TREE or self.span in {Span.WEEK, Span.YEAR}
+        # texts, because members of an enum are slow to look up and to hash
+        return self.scope == "tree" or self.span == "week" or self.span == "year"  # noqa: PLR1714
 
 
 class PricePlace(NamedTuple):

@@ -365,13 +365,13 @@ class PayerPools:
         """Adds the quantity `of` a use. `day`: for a pool of a day or week."""
         pool, place, first = use[0].pool, use[1], None
         # a device takes its pools of weeks and years along to another account of the payer
-        account = "" if pool.is_shared and pool.scope is not Pool.ACCOUNT else terms.id
-        device = (place.tenant, place.device) if pool.scope is Pool.DEVICE else ("", "")
-        if pool.span is Span.YEAR:
+        account = terms.id if pool.scope == "account" or not pool.is_shared else ""
+        device = (place.tenant, place.device) if pool.scope == "device" else ("", "")
+        if pool.span == "year":
             year = contract.year if pool.scope is Pool.TREE else terms.year
             assert year is not None, "a contract with a pool of a year has contract years"
             first = year[0]
-        elif pool.span is not Span.CYCLE:
+        elif pool.span != "cycle":
             first = span_begin(pool.span, day)
         of_pool = account, *device, pool, first
         uses = self._uses.get(of_pool)
@@ -386,7 +386,7 @@ class PayerPools:
         if self._shares is None:
             self._shares = defaultdict(list)
             for of, uses in self._uses.items():
-                is_new = of[3].span in {Span.CYCLE, Span.DAY}
+                is_new = of[3].span == "cycle" or of[3].span == "day"
                 for share in pool_shares(uses) if is_new else self._before[of].add(uses):
                     self._shares[share.place.account].append((of[3], share))
         return self._shares.get(account, [])

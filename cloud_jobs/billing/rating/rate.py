@@ -132,7 +132,7 @@ class AccountRating:
                 raise book.gap(version, meter, zone, window, used=used, attributes=attributes)
             return
         place = Place(self.account, region, tenant, device, zone, price.window)
-        use = (self._with_begin(price) if price.pool.is_shared else price), place
+        use = self._with_begin(price), place
         self._pools.add(self._contract, self.terms, use, day, quantity)
         if self._has_dated_percents and day:
             self.by_day[meter, place, price.text, price.tax][day] += quantity
@@ -177,10 +177,13 @@ class AccountRating:
         return sorted(found, key=lambda one: (one.moment_us, one.fact[3:], one.version, one.day))
 
     def _with_begin(self, price: RatedPrice) -> RatedPrice:
-        """The price with the moment from which it is in force, which other accounts and periods can be compared by."""
+        """The price; of a shared pool, with the moment from which it is in force, which other accounts and periods can
+        be compared by.
+        """
         found = self._dated.get(price)
         if found is None:
-            found = self._dated[price] = replace(price, version=self.terms.spans[price.version].begin_us)
+            begin_us = self.terms.spans[price.version].begin_us
+            found = self._dated[price] = replace(price, version=begin_us) if price.pool.is_shared else price
         return found
 
     def pools_of(self, key: ChargeKey) -> list[PoolUses]:
