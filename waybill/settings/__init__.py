@@ -19,9 +19,11 @@ from waybill.settings.files import (
     read_file,
 )
 from waybill.settings.loading import (
+    SIMILAR,
     Settings,
     SettingsError,
     load,
+    model_at,
     parse,
     parse_tables,
     problem_text,
@@ -46,6 +48,7 @@ from waybill.settings.text import (
 __all__ = [
     "MAX_PUSHED_BYTES",
     "MAX_TOML_BYTES",
+    "SIMILAR",
     "NotAFile",
     "PathElsewhere",
     "Settings",
@@ -57,6 +60,7 @@ __all__ = [
     "file_fault",
     "load",
     "local_path",
+    "model_at",
     "name_advice",
     "near_equal",
     "nearest",

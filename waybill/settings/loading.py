@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
@@ -165,7 +165,7 @@ def problem_text(model: type[BaseModel], detail: ErrorDetails, called: str = "se
     if detail["type"] != "extra_forbidden":
         fault = _fault_of_value(where, detail)
         return f"{where}: {fault}" if where else fault
-    here, wrong = _model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
+    here, wrong = model_at(model, detail["loc"][:-1]), str(detail["loc"][-1])
     near = _nearest_key(here, wrong)
     advice = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(_keys(here)))}"
     return f"{where}: no such {called}; {advice}"
@@ -197,7 +197,8 @@ def _keys(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+def model_at(model: type[BaseModel], location: Iterable[int | str]) -> type[BaseModel]:
+    """The model of a table at a place in one of `model`, or else the nearest around it."""
     for part in location:
         if isinstance(part, str) and part in model.model_fields:
             model = _model_inside(model.model_fields[part].annotation) or model

@@ -13,13 +13,21 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from cloud_jobs.billing.billing_period import zone_of
+from cloud_jobs.billing.contracts.account import Account, Assignment, ExchangeRate, LegalEntity, Payer
+from cloud_jobs.billing.contracts.fees import Fee
+from cloud_jobs.billing.contracts.fields import Address
+from cloud_jobs.billing.contracts.prices import NamedPool, Price, Tier
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
+from cloud_jobs.billing.contracts.tariff import Cap, Dearest, Tariff
+from cloud_jobs.billing.contracts.windows import Calendar, Days, Window
 from cloud_jobs.billing.errors import BadPeriod
 from geo.alerts import AlertRule
 from waybill.settings import (
+    SIMILAR,
     TextFault,
     TomlLines,
     TomlPath,
+    model_at,
     nearest,
     one_line,
     parse_toml,
@@ -38,41 +46,47 @@ _MAX_NUMBER: Final = 64
 _ENUM_VALUE: Final = re.compile(r"<\w+\.\w+: ('[^']*')>")
 _IN_FILE: Final = re.compile(r"write \[\[(\w+)\]\]")
 """The form of a list of tables in a file; in a contract it would begin another one."""
-_REPLACED: Final[dict[tuple[str, ...], str]] = {
-    ("caps", "pool"): '; write scope = "device" or scope = "account"',
-    ("caps", "per"): '; write span = "day" or span = "cycle"',
-    ("minimum",): "; did you mean 'minimum_amount'?",
-    ("minimum_fee",): "; did you mean 'minimum_amount'?",
-    ("tax_included",): "; did you mean 'includes_tax'?",
-    ("fees", "from"): "; write begin = 2026-03-01",
-    ("prices", "class"): '; write devices = { class = "hgv" }',
-    ("prices", "free"): "; write allowance = 50",
-    ("prices", "gate"): '; write zone = "north"',
-    ("prices", "maximum"): "; write most = 20.00 for each stay, or a cap",
-    ("windows", "begin"): '; write hours = ["22:00-06:00"]',
-    ("windows", "end"): '; write hours = ["22:00-06:00"]',
-    ("prices", "pool_id"): '; name a pool of the tariff: pools = [{ id = "km" }], and pool = "km" in the price',
+_DAY: Final = "2026-07-01"
+_BEGIN: Final = dict.fromkeys((Tariff, Account, LegalEntity, ExchangeRate, Calendar), f"effective_from = {_DAY}")
+MEANT: Final = {
+    (word, table): form
+    for words, forms in (
+        ("begin from since start valid_from", _BEGIN | dict.fromkeys((Assignment, Fee, Days), f"begin = {_DAY}")),
+        (
+            "end to until effective_until valid_until",
+            {one: f"{form} in the next version" for one, form in _BEGIN.items()}
+            | dict.fromkeys((Assignment, Fee, Days), f"end = {_DAY}")
+            | {Account: f"effective_until = {_DAY}", Calendar: f"until = {_DAY}"},
+        ),
+        ("begin end from since start until to", {Window: 'hours = ["22:00-06:00"]'}),
+        ("price", dict.fromkeys((Fee, Cap), "amount = 20.00")),
+        ("price amount", dict.fromkeys((Price, Tier), "unit_amount = 0.45")),
+        ("max maximum", {Cap: "amount = 20.00", Price: "most = 20.00 for each stay, or caps of the tariff"}),
+        ("gate fence place", {Price: 'zone = "north"'} | dict.fromkeys((Cap, Dearest, Fee), 'zones = ["north"]')),
+        (
+            "class axles emission weight",
+            dict.fromkeys((Price, Fee), 'devices = { class = "hgv" }') | {Assignment: 'attributes = { class = "hgv" }'},
+        ),
+        ("free free_minutes free_units included", dict.fromkeys((Price, NamedPool), "allowance = 50")),
+        ("per cycle", dict.fromkeys((Cap, NamedPool, Price), 'span = "cycle"')),
+        ("pool", dict.fromkeys((Cap, Fee), 'scope = "device"')),
+        ("pool_id", {Price: 'pool = "km", and pools = [{ id = "km" }] in the tariff'}),
+        (
+            "credit discount coupon",
+            dict.fromkeys((Tariff, Account), 'fees = [{ id = "coupon", name = "Coupon", amount = -5.00 }]'),
+        ),
+        ("gross tax_included", {Tariff: "includes_tax = true"}),
+        ("commitment minimum minimum_fee", {Tariff: "minimum_amount = 50.00"}),
+        ("seller", {Payer: 'legal_entity = "waybill"', Account: 'payer.legal_entity = "waybill"'}),
+        ("cycle", {Account: 'payer.cycle = "month"'}),
+        ("year_begins", {Account: f"year_begins = {_DAY}"}),
+        ("zip postcode", {Address: 'postal_code = "20457"'}),
+        ("street", {Address: 'line = "Kehrwieder 5"'}),
+    )
+    for word in words.split()
+    for table, form in forms.items()
 }
-"""Last keys of a place that were meant, or were of an earlier form -> the form of today."""
-_MEANT: Final = {
-    "fence": "the gate or fence of a price is its zone",
-    **dict.fromkeys(("axles", "emission"), 'attributes are chosen by devices = { class = "hgv" }'),
-    "max": "the maximum of a stay is most, any other one is in caps of the tariff",
-    **dict.fromkeys(("free_minutes", "free_units", "included"), "free units are the allowance"),
-    **dict.fromkeys(("from", "since"), "an account or a tariff begins at effective_from, a device or a fee at begin"),
-    **dict.fromkeys(("to", "until"), "an account ends at effective_until, a device or a fee at end"),
-    **dict.fromkeys(("credit", "discount", "coupon"), "write it into fees, with an amount or percent below 0"),
-    "seller": "the seller of a payer is its legal_entity",
-    **dict.fromkeys(("buyer", "customer"), "the buyer is an [[account]] with payer"),
-    "zip": "write postal_code",
-    "street": "write line",
-    "gross": "write includes_tax = true in the tariff",
-    "commitment": "write minimum_amount",
-    "price": "write unit_amount",
-    "year_begins": "it is a key of the account, beside payer",
-    "cycle": "it is a key of payer",
-}
-"""Words of the field -> the key that has another name."""
+"""A word of the field and the table of a file in which it is used -> what that table has for it."""
 _TABLE_MEANT: Final = {
     **dict.fromkeys(("seller", "company"), "legal_entity"),
     **dict.fromkeys(("customer", "buyer", "payer"), "account"),
@@ -195,7 +209,7 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
     who = f"{kind} {named!r}" if isinstance(named, str) else kind
     for detail in without_consequences(error.errors(include_url=False)):
         said = problem_text(TABLES[kind], detail, "key").replace(VALUE_ERROR, "")
-        said, advice = _IN_FILE.sub(r"write \1 = [{ … }]", _ENUM_VALUE.sub(r"\1", said)), _advice(detail)
+        said, advice = _IN_FILE.sub(r"write \1 = [{ … }]", _ENUM_VALUE.sub(r"\1", said)), _advice(kind, detail)
         if advice and detail["type"] == "extra_forbidden":
             said = said.partition("; ")[0]
         for fault in said.split("\n"):
@@ -204,20 +218,29 @@ def _reasons(kind: str, table: dict[str, Any], error: ValidationError) -> Iterat
             yield place, f"{who}: {fault}{advice}"
 
 
-def _advice(detail: ErrorDetails) -> str:
-    """The form that replaced a key, the nearest value, or the form of a value that pydantic names by its type only."""
-    named = tuple(one for one in detail["loc"] if isinstance(one, str))
+def _meant(kind: str, place: TomlPath) -> str:
+    """What a table has instead of a key, or else the nearest one around it."""
+    *path, word = place
+    for depth in range(len(path), -1, -1):
+        if form := MEANT.get((str(word), model_at(TABLES[kind], path[:depth]))):
+            around = ".".join((kind, *map(str, path[:depth])))
+            return f"; write {form}" + (f" in {around}" if path[depth:] else "")
+    return ""
+
+
+def _advice(kind: str, detail: ErrorDetails) -> str:
+    """What is meant by a key, the nearest value, or the form of a value that pydantic names by its type only."""
     match detail["type"]:
         case "extra_forbidden":
-            meant = _MEANT.get(named[-1], "") if named else ""
-            return _REPLACED.get(named[-2:], "") or (meant and f"; {meant}")
+            return _meant(kind, detail["loc"])
         case "enum" | "literal_error" if isinstance(detail["input"], str):
             known = re.findall(r"'([^']*)'", detail["msg"])
-            if detail["input"] in {"month", "period", "cycle"} and (span := {"cycle", "period"} & {*known}):
+            span = {"cycle", "period"} & {*known}
+            if span and detail["input"] in {"month", "monthly", "quarter", "period", "cycle"}:
                 return f"; write {span.pop()!r}: payer.cycle says how long it is"
-            near = nearest(detail["input"], known)
+            near = nearest(detail["input"], known, SIMILAR)
             return f"; did you mean {near!r}?" if near else ""
         case "string_pattern_mismatch" if detail["ctx"]["pattern"].startswith("^[a-z0-9]"):
             return "; write small letters, digits, '.', '_' and '-'"
-        case kind:
-            return _FORM_OF.get(kind, "")
+        case other:
+            return _FORM_OF.get(other, "")

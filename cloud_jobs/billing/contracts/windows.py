@@ -91,7 +91,7 @@ _HOURS: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)
 
 def _hours(given: str) -> str:
     if _HOURS.fullmatch(given) is None:
-        raise ValueError(f'{given!r} is no time of the day; write begin and end in local time: ["07:00-08:30"]')
+        raise ValueError(f'{given!r} is no time of the day; write local times: ["07:00-08:30"], all day: "00:00-00:00"')
     return given
 
 

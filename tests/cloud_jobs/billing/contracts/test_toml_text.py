@@ -1,19 +1,26 @@
 """Contracts in TOML: what is right is the same as JSON, and each fault has its line, its key and its reason."""
 
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from cloud_jobs.billing.contracts import Account, Tariff, contracts_of_toml
 from cloud_jobs.billing.contracts.fields import unprintable
-from cloud_jobs.billing.contracts.toml_text import MAX_TOML_CONTRACTS_BYTES
+from cloud_jobs.billing.contracts.published import MODEL_OF
+from cloud_jobs.billing.contracts.toml_text import MAX_TOML_CONTRACTS_BYTES, MEANT
+from cloud_jobs.billing.contracts.windows import Days
 from cloud_jobs.billing.units import EXPONENT_OF, FACTS, MEASURE_OF, Meter, MeterZones
 from simulator.fleet import toml_text
 from tests.cloud_jobs.billing.contracts.makers import ADDRESS
+from waybill.settings import model_at
 
 EXAMPLE = """\
 # what a clerk writes
@@ -91,7 +98,7 @@ def line_of(text: str) -> int:
         ('currency = "USD"', 'currency = "USS"', "currency: no currency 'USS' in ISO 4217"),
         ("vat = {", "vatt = {", "payer.vatt: no such key; did you mean 'vat'?"),
         ("begin = 2026-03-01T00:00:00+01:00", "begin = 2026-03-01T00:00:00", "devices.1.begin: "),
-        ("22:00-06:00", "22:00:10-06:00", "windows.0.hours.0: '22:00:10-06:00' is no time of the day; write begin"),
+        ("22:00-06:00", "22:00:10-06:00", "windows.0.hours.0: '22:00:10-06:00' is no time of the day; write local"),
         ('hours = "22:00-06:00"', 'begin = "22:00", end = "06:00"', 'write hours = ["22:00-06:00"]'),
         ("2020 51", "2020 52", "payment.iban: the check digits of the IBAN"),
         ("rate = 0.9123", "rate = inf", "rate: "),
@@ -183,6 +190,33 @@ def prices(draw: st.DrawFn) -> dict[str, Any]:
     return made | {"tiers": tiers, "tier_mode": draw(st.sampled_from(["graduated", "volume"]))}
 
 
+def places(model: type[BaseModel], *path: str) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+    yield path, model
+    for key in model.model_fields:
+        if (inner := model_at(model, (key,))) is not model:
+            yield from places(inner, *path, key)
+
+
+@pytest.mark.parametrize("kind", MODEL_OF)
+def test_each_hint_in_each_table_names_a_key_that_is_there(kind: str) -> None:
+    words = {word for word, _ in MEANT}
+    for path, model in places(MODEL_OF[kind]):
+        stated, hints = [f"{word} = 5" for word in sorted(words - {*model.model_fields})], 0
+        for brackets in product(("{}", "[{}]"), repeat=len(path)):
+            text = "\n".join(stated)
+            for key, bracket in reversed([*zip(path, brackets, strict=True)]):
+                inner = "{ " + ", ".join(text.splitlines()) + " }"
+                text = f"{key} = {bracket.replace('{}', inner)}"
+            for said in faults(f"[[{kind}]]\n{text}"):
+                if hint := re.search(r"no such key; write ([a-z_.]+) = .*?(?: in " + kind + r"(\S*))?$", said):
+                    around = [one for one in (hint[2] or "").split(".") if one] if " in " + kind in said else path
+                    *outer, key = hint[1].split(".")
+                    assert key in model_at(MODEL_OF[kind], (*around, *outer)).model_fields, said
+                    hints += 1
+        # a season's days have its name before them
+        assert hints or model is Days or not any((word, model) in MEANT for word in words - {*model.model_fields})
+
+
 FEE = {"id": "fee", "name": "Fee", "scope": "device", "begin": "2026-03-01", "end": "2026-04-01"}
 
 
@@ -247,12 +281,12 @@ _SOLD = 'prices = [{ meter = "distance", unit = "km", unit_amount = 1 }]\n'
         ('prices = [{ meter = "distance", unit = "km", unit_amount = "0,45" }]', "without a currency or unit: 0.45"),
         ('prices = [{ meter = "distance", unit = "km", unit_amount = 1, pool_id = "km" }]', 'pools = [{ id = "km" }]'),
         (_SOLD + 'caps = [{ pool = "device", span = "day", amount = 5 }]', 'write scope = "device"'),
-        (_SOLD + 'caps = [{ scope = "device", per = "day", amount = 5 }]', 'write span = "day" or span = "cycle"'),
+        (_SOLD + 'caps = [{ scope = "device", per = "day", amount = 5 }]', 'write span = "cycle"'),
         (
             _SOLD + 'caps = [{ scope = "device", span = "month", amount = 5 }]',
             "write 'cycle': payer.cycle says how long it is",
         ),
-        (_SOLD.replace("= 1 ", "= 1, fence = 5 "), "no such key; the gate or fence of a price is its zone"),
+        (_SOLD.replace("= 1 ", "= 1, fence = 5 "), 'prices.0.fence: no such key; write zone = "north"'),
         (_SOLD.replace("= 1 ", "= 1, vat = 7 "), "vat: is a number, and a table is needed"),
         (
             _SOLD + 'caps = [{ scope = "device", span = "day", amount = 5, meters = ["entry"] }]',
@@ -275,11 +309,14 @@ _SOLD = 'prices = [{ meter = "distance", unit = "km", unit_amount = 1 }]\n'
             _SOLD.replace("= 1 ", '= 1, window = "nigth" ') + 'windows = [{ id = "night", hours = "22:00-06:00" }]',
             "5: tariff 'a': prices.0 is for window 'nigth', which the tariff does not have; did you mean 'night'?",
         ),
-        (_SOLD + "minimum_fee = 10", "6: tariff 'a': minimum_fee: no such key; did you mean 'minimum_amount'?"),
+        (_SOLD + "minimum_fee = 10", "6: tariff 'a': minimum_fee: no such key; write minimum_amount = 50.00"),
         (_SOLD + 'windows = [{ id = "n", hours = 22:00-06:00 }]', 'write times in quotes: hours = ["22:00-06:00"]'),
         (_SOLD + "dearest = { minutes = 60 }", "a list of them is needed: write dearest = [{ … }]"),
         (_SOLD.replace("= 1 ", "= 1, free = 5 "), "prices.0.free: no such key; write allowance = 50"),
-        (_SOLD + "minimum_fee = 10", "did you mean 'minimum_amount'?"),
+        (_SOLD.replace("= 1 ", "= 1, gross = true "), "no such key; write includes_tax = true in tariff"),
+        (_SOLD + "until = 2026-07-01", "until: no such key; write effective_from = 2026-07-01 in the next version"),
+        (_SOLD.replace("distance", "parking"), "'passage' or 'driven day'"),
+        (_SOLD + 'windows = [{ id = "n", hours = "00:00-24:00" }]', 'all day: "00:00-00:00"'),
         (_SOLD + '[[tariff]]\nid = "Big"', "7: tariff 'Big': id: String should match"),
         (_SOLD + '[[tariff]]\nid = "Big"', "write small letters, digits"),
         (
