@@ -202,8 +202,8 @@ class Tariff(Contract):
                 there = general.get((price.meter, zone), set()) | general.get((price.meter, default), set())
                 if "" not in there and not there.issuperset(Direction):
                     directed = "in the other direction" if price.direction else "for it alone"
-                    free = "" if price.window else "; write unit_amount = 0 for what is free"
-                    yield f"{price} has a price, and none {'outside its windows' if price.window else directed}{free}"
+                    where = "outside its windows" if price.window else directed
+                    yield f"{price} has a price, and none {where}; write unit_amount = 0 for what is free"
                     break
 
     def _rivals(self) -> Iterator[str]:

@@ -623,7 +623,8 @@ def account_bill(rating: AccountRating, contract: PayerContract, before: Earlier
         left = CapRemainder(rating.account, bill.usage)
         bill = bill._replace(caps=[*daily_caps(rating, left), *period_caps(book, left, year)])
     charges = bill.charges if bill.caps else bill.usage
-    assert sum(charge.amount_minor for charge in charges) >= 0, "caps took off more than there was"
+    least = min(0, sum(charge.amount_minor for charge in bill.usage))
+    assert sum(charge.amount_minor for charge in charges) >= least, "caps took off more than there was"
     if rating.terms.fees or any(tariff.fees for tariff in book.tariffs):
         kept = left.kept if left else {}
         bill = bill._replace(fees=fees_due(rating.terms, contract, book, charges, kept, by_day=rating.by_day))

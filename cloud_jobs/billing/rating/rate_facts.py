@@ -299,7 +299,7 @@ class _DevicePricing:
                 # what the first of the pair cost by itself is on an earlier document
                 _, alone, pair = self._of_passage(passages, number - 1, held)
                 paid = alone.price.fact_minor(1) if alone is not None and pair is None else 0
-                made = made._replace(minor=max(0, made.minor - paid))
+                made = made._replace(minor=made.minor - paid)
             follows = number + 1 < len(passages) and passages[number + 1].moment_us < held[1]
             if before is None and follows and self._of_passage(passages, number + 1, held)[2]:
                 made = made._replace(free=1, minor=0)

@@ -8,7 +8,6 @@ run that died are never named.
 from __future__ import annotations
 
 import gc
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,7 +51,7 @@ from cloud_jobs.billing.register.control_totals import (
     control_totals,
     record_totals,
 )
-from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest
+from cloud_jobs.billing.register.current_contracts import agreed_with, contract_digest, program_fault
 from cloud_jobs.billing.register.errors import NoPayer
 from cloud_jobs.billing.register.facts_at import read_facts, sells_facts, unseen_visits
 from cloud_jobs.billing.register.ledger import Ledger
@@ -236,7 +235,6 @@ RECORDS_COLUMNS: Final = ("seq_ranges", "day")
 _WITHIN: Final = timedelta(days=2)
 """The largest distance of a local day from the same day in UTC."""
 _MAX_UNBILLED: Final = 5
-MAX_FAULT_CHARACTERS: Final = 300
 
 
 class ClosedGroup(NamedTuple):
@@ -561,7 +559,9 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
         raise
     except Exception as fault:  # noqa: BLE001, one payer is at fault, so each is read by itself
         if len(contracts) == 1:
-            yield UnratedPayer(contracts[0], _reason(contracts[0], fault))
+            yield UnratedPayer(
+                contracts[0], str(fault) if isinstance(fault, BillingError) else program_fault(contracts[0].id, fault)
+            )
             return
     for one in contracts:
         if one.id not in used:
@@ -572,20 +572,11 @@ def rate_payers(reader: UsageReader, contracts: Sequence[PayerContract]) -> Iter
         except _OF_ALL_PAYERS:
             raise
         except Exception as fault:  # noqa: BLE001
-            yield UnratedPayer(one, _reason(one, fault))
+            yield UnratedPayer(one, str(fault) if isinstance(fault, BillingError) else program_fault(one.id, fault))
 
 
 _OF_ALL_PAYERS: Final = (LakeError, StoreUnavailable, OSError, MemoryError)
 """What is no payer's fault."""
-
-
-def _reason(contract: PayerContract, fault: Exception) -> str:
-    if isinstance(fault, BillingError):
-        return str(fault)
-    # by the standard library, because executors write its lines to their log without any settings
-    logging.getLogger(__name__).error("account %r cannot be rated", contract.id, exc_info=fault)
-    named = f"{type(fault).__name__}: {str(fault)[:MAX_FAULT_CHARACTERS]}"
-    return f"a fault of this program, not of the contract: {named}; report it with the traceback in the log"
 
 
 def _rated(reader: UsageReader, one: PayerContract, its: _Used, books: PriceBooks) -> RatedPayer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from functools import cached_property
 from typing import Final
@@ -9,7 +10,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract, UnknownPayer
+from cloud_jobs.billing.billing_period import BillingPeriod
+from cloud_jobs.billing.contracts import BlockedPayer, ContractFault, Contracts, PayerContract, UnknownPayer
 from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.billing.errors import BadPeriod, BillingError
 from cloud_jobs.billing.register.closing import Closing, Days
@@ -18,6 +20,7 @@ from cloud_jobs.lake.snapshot_reads import publications
 from cloud_jobs.lake.snapshots import LakeState, snapshots
 from cloud_jobs.lake.tables import Condition, Lake
 
+MAX_FAULT_CHARACTERS: Final = 300
 _PRICES: Final = ("tariff", "calendar", "legal_entity", "exchange_rate")
 
 
@@ -27,6 +30,19 @@ def agreed_with(contracts: Contracts, payer: str, days: Days) -> PayerContract |
         return contracts.contract_of(payer, contracts.period_of(payer, *days))
     except (BadPeriod, BlockedPayer, UnknownPayer) as fault:
         return fault
+    except MemoryError:
+        raise
+    except Exception as fault:  # noqa: BLE001, other payers can be billed
+        period = BillingPeriod(contracts.zone_of_account(payer), *days)
+        return BlockedPayer(payer, period, [ContractFault(program_fault(payer, fault), ("account", payer))])
+
+
+def program_fault(payer: str, fault: Exception) -> str:
+    """Why a payer cannot be billed that no contract explains. Logs the traceback."""
+    # by the standard library, because executors write its lines to their log without any settings
+    logging.getLogger(__name__).error("account %r cannot be billed", payer, exc_info=fault)
+    named = f"{type(fault).__name__}: {str(fault)[:MAX_FAULT_CHARACTERS]}"
+    return f"a fault of this program, not of the contract: {named}; report it with the traceback in the log"
 
 
 def contracts_above(reference: pa.Table, accounts: Collection[str]) -> Contracts:

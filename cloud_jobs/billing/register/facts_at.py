@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cloud_jobs.billing.contracts import REACH, PayerContract
+from cloud_jobs.billing.contracts import REACH, Assigned, PayerContract
 from cloud_jobs.billing.contracts.published import micros
 from cloud_jobs.billing.rating.facts import (
     EVENT_COLUMNS,
     DeviceFacts,
     Facts,
+    Visit,
     driven_quarters,
     driven_rows,
     facts_in_force,
@@ -157,14 +158,19 @@ def unseen_visits(contract: PayerContract, facts: Facts) -> dict[str, int]:
     if not sells_facts(contract):
         return {}
     start_us, end_us = micros(contract.period.start), micros(contract.period.end)
-    visits = [visit for one in facts.values() for visit in one.visits if start_us <= visit.charged_us]
-    charged = [visit for visit in visits if visit.charged_us < end_us]
-    kept = {one.of_device for one in contract.assigned if one.end_us == end_us}
-    lasting = (one for one in visits if one.charged_us >= end_us)
+    held, ends = defaultdict[TenantDevice, list[Assigned]](list), dict[Visit, int]()
+    for one in (one for account in contract.accounts for one in account.held):
+        held[one.of_device].append(one)
+    for visit in (visit for of in facts.values() for visit in of.visits):
+        for one in held[TenantDevice(visit.tenant, visit.device)]:
+            if visit.begin_us < one.end_us and one.begin_us <= visit.end_us:
+                # the end of its assignment ends it
+                ends[visit] = max(ends.get(visit, 0), min(visit.charged_us, one.end_us - 1))
+    charged = [visit for visit, end in ends.items() if start_us <= end < end_us]
     return {
         "unseen_begins": sum(not one.entered for one in charged),
         "unseen_ends": sum(not one.left for one in charged),
-        "lasting_visits": sum(TenantDevice(one.tenant, one.device) in kept for one in lasting),
+        "lasting_visits": sum(end >= end_us for end in ends.values()),
     }
 
 

@@ -50,7 +50,7 @@ def bodies_of(text: str, devices: Iterable[str]) -> Iterator[dict[str, Any]]:
     stated = {one["device"] for body in bodies for one in body.get("devices", ())}
     assigned = [device(name, attributes=attributes.get(name, {})) for name in devices if name not in stated]
     for body in bodies:
-        yield body | {"devices": assigned} if "payer" in body else body
+        yield body | {"devices": [*body.get("devices", ()), *assigned]} if "payer" in body else body
 
 
 def utc(moment: str, time_zone: str) -> datetime:

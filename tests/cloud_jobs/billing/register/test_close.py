@@ -13,7 +13,7 @@ import pytest
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.certificates import certificates_from
-from cloud_jobs.billing.contracts import Contracts, PayerContract
+from cloud_jobs.billing.contracts import BlockedPayer, Contracts, PayerContract
 from cloud_jobs.billing.documents import DocumentContent, Form, charges_of
 from cloud_jobs.billing.rating import PriceBooks
 from cloud_jobs.billing.register.close import (
@@ -25,6 +25,7 @@ from cloud_jobs.billing.register.close import (
     rate_payers,
 )
 from cloud_jobs.billing.register.closing import Closing, ClosingNotes, ClosingState
+from cloud_jobs.billing.register.current_contracts import agreed_with
 from cloud_jobs.billing.register.documents_of import issued_document
 from cloud_jobs.billing.register.errors import Blocked, NotFinal, NothingClosed, NotOneNote, RegisterDamaged
 from cloud_jobs.billing.register.operations import issue_period, void_invoice
@@ -102,6 +103,14 @@ def test_a_device_that_changes_its_account_is_billed_to_each_for_its_own_time(tm
     assert [(one.key.payer, one.net_minor) for one in billed.close("one")] == [("acme", 450), ("beta", 225)]
 
 
+class FaultyContracts(Contracts):
+    """Cannot resolve one payer."""
+
+    def contract_of(self, payer_id: str, period: BillingPeriod) -> PayerContract:
+        assert payer_id != "acme"
+        return super().contract_of(payer_id, period)
+
+
 class FaultyReader(UsageReader):
     """Has usage of one payer that no rating expects."""
 
@@ -127,7 +136,13 @@ def test_a_fault_of_the_program_blocks_one_payer_and_the_log_has_its_traceback(
     assert faulty.reason.startswith("a fault of this program, not of the contract: AssertionError")
     assert rated.rated.net_minor == 45
     assert "Traceback" in caplog.text
-    assert "'acme' cannot be rated" in caplog.text
+    assert "'acme' cannot be billed" in caplog.text
+    caplog.clear()
+    faults = FaultyContracts(reference_rows(billed.lake, state))
+    blocked, resolved = (agreed_with(faults, name, (MARCH.first_day, MARCH.last_day)) for name in ("acme", "beta"))
+    assert isinstance(blocked, BlockedPayer)
+    assert isinstance(resolved, PayerContract)
+    assert "Traceback" in caplog.text
 
 
 def test_a_quarter_of_a_monthly_payer_is_blocked_and_a_year_reads_its_earlier_months(tmp_path: Path) -> None:

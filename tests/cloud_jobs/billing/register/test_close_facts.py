@@ -103,6 +103,26 @@ def test_the_enter_of_a_visit_is_looked_for_in_the_quarter_before(billed: Billed
     assert charges(billed) == [("stay", (before + 1) * 86_400_000, (before + 1) * 14_400, 2)]
 
 
+def test_an_end_that_was_not_seen_is_the_holders_who_is_billed_for_it(tmp_path: Path) -> None:
+    made, until = BilledLake.create(tmp_path, "van-1"), "2026-03-16T00:00:00+01:00"
+    beta = account("beta", device(begin=until))
+    made.publish(legal_entity(), tariff(*VISITS), account("acme", device(end=until)), beta)
+    made.use()
+    happen(made, event("enter", 10), event("dwell", 10.5, 43_200.0), *visit(20, 10))
+    counts = {one.key.payer: ClosingNotes.of(one.parties).counts for one in made.close("one")}
+    assert [counts[name]["unseen_ends"] for name in ("acme", "beta")] == [1, 0]
+
+
+def test_a_payer_chooses_whether_nothing_or_0_00_is_invoiced(tmp_path: Path) -> None:
+    chosen = {"used": None, "used-none": False, "unused": None, "unused-all": True}
+    made = BilledLake.create(tmp_path, *chosen)
+    payers = [account(name, device(name), payer=payer(zero_documents=of)) for name, of in chosen.items()]
+    made.publish(legal_entity(), tariff(price("0")), *payers)
+    made.use(used("used", 1000), used("used-none", 1000))
+    assert {closing.net_minor for closing in made.close("one")} == {0}
+    assert sorted(one.key.payer for one in made.issue("one").documents) == ["unused-all", "used"]
+
+
 def test_a_clerk_sees_how_many_visits_were_not_seen_whole(billed: BilledLake) -> None:
     lost = [event("enter", 2), event("dwell", 2 + 5 / 1440, 300.0), *visit(4, 10)]
     happen(billed, *visit(-400, 410 * 1440), event("exit", 20, 600.0, place="quay"), *lost)
@@ -121,7 +141,8 @@ def test_a_stay_is_charged_when_its_device_is_given_away_inside(billed: BilledLa
     (closing,) = billed.close("one")
     assert [(one.key.device, one.quantity) for one in charges_of(billed, closing)] == [("van-1", 24 * 86_400_000)]
     assert [note for note in notes(closing) if "visits" in note] == [
-        "visits that have not ended, whose time is billed later: 1"
+        "visits whose end was not seen, billed until the last moment that is known: 1",
+        "visits that have not ended, whose time is billed later: 1",
     ]
 
 
