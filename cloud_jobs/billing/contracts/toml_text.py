@@ -14,9 +14,8 @@ from pydantic_core import ErrorDetails
 
 from cloud_jobs.billing.billing_period import zone_of
 from cloud_jobs.billing.contracts.account import Account, Assignment, ExchangeRate, LegalEntity, Payer
-from cloud_jobs.billing.contracts.fees import Fee
 from cloud_jobs.billing.contracts.fields import Address
-from cloud_jobs.billing.contracts.prices import NamedPool, Price, Tier
+from cloud_jobs.billing.contracts.prices import Fee, NamedPool, Price, Tier
 from cloud_jobs.billing.contracts.published import MODEL_OF, VALUE_ERROR
 from cloud_jobs.billing.contracts.tariff import Cap, Dearest, Tariff
 from cloud_jobs.billing.contracts.windows import Calendar, Days, Window

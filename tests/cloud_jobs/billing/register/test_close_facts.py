@@ -219,10 +219,12 @@ def test_a_line_of_facts_names_each_visit_and_its_events(billed: BilledLake) -> 
             "2026-03-03T23:00:00Z to 2026-03-03T23:30:00Z, 30.000000 min, events enter 3, exit 3.0208333333333335",
             "3.00 EUR",
         ),
+        ("- 30.00 min × 0.10 EUR", "3.00 EUR"),
         (
             "2026-03-05T23:00:00Z to 2026-03-05T23:10:00Z, 10.000000 min, events enter 5, exit 5.006944444444445",
             "1.00 EUR",
         ),
+        ("- 10.00 min × 0.10 EUR", "1.00 EUR"),
     )
     assert shown[2] == (("2026-03-04T23:00:00Z forward, event forward 4", "0.50 EUR"),)
 
