@@ -390,7 +390,7 @@ def _arithmetic_of_cap(cap: CapReduction, charge: Charge, currency: str) -> Iter
     over = [day.used_minor - day.left_minor for day in days]
     for day, above in islice(zip(days, over, strict=True), MAX_DAYS):
         used, left = _text(day.used_minor / minor), _text(day.left_minor / minor)
-        yield f"{day.day}: {used} {currency}, of which {left} {currency} stay", f"{_text(-above / minor)} {currency}"
+        yield f"{day.day}: {used} {currency}, of which {left} {currency} remain", f"{_text(-above / minor)} {currency}"
     if len(days) > MAX_DAYS:
         rest = sum(over[MAX_DAYS:], Fraction(0))
         yield f"{len(days) - MAX_DAYS} more days", f"{_text(-rest / minor)} {currency}"

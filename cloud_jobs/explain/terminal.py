@@ -35,7 +35,7 @@ def line_values(line: ExplainedLine, limit: int) -> dict[str, Any]:
         "zone": key.zone,
         "window": key.window,
         "kind": key.kind.value,
-        "days": (found.charge.days or "").split(),
+        "parts": (found.charge.parts or "").split(),
         "price": key.price,
         "currency": line.currency,
         "charge": _charge_values(found.charge),

@@ -199,7 +199,9 @@ _OF_BILLS: Final = {
             "first_hour": "First hour of that usage.",
             "last_hour": "Last hour of that usage.",
             "digest": "SHA-256 of those usage rows.",
-            "days": "Local days that a daily cap reduced, such as `2026-03-02 2026-03-05`; null: no daily cap.",
+            "parts": "Days that a daily cap reduced, or up to 100 visits and passages: begin, quantity, amount "
+            "(`2026-03-02T09:00:00Z/2400000/300`), and how many more (`+17`).",
+            "gross_minor": "Amount with tax of a price that includes it; otherwise 0.",
         },
         is_published=True,
     ),

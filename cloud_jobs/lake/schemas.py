@@ -87,7 +87,8 @@ RATED_LINES = pa.schema(
         pa.field("first_hour", _UTC),
         pa.field("last_hour", _UTC),
         pa.field("digest", pa.string()),
-        pa.field("days", pa.string()),
+        pa.field("parts", pa.string()),
+        *_integers("gross_minor"),
     ]
 )
 """One row for each charge of a closing. The row counts once CLOSINGS has a row with its `run`."""

@@ -47,13 +47,14 @@ Row = dict[str, Any]
 
 
 def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[str]:
-    """Devices that no account pays for any more, meters that become free, and fees that charge nothing."""
+    """Devices that no account pays for any more, meters that become free, fees that charge nothing, dear steps."""
     return [
         *_left(before, after, stated),
         *_free(before, after, stated),
         *_late_fees(after, stated),
         *_taxes(after, stated),
         *_odd_times(after, stated),
+        *_steps(stated),
     ]
 
 
@@ -156,6 +157,19 @@ def _taxes(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
             with suppress(UnknownPayer, BlockedPayer):
                 found += doubtful_taxes(after.contract_of(row["id"], period))
         yield from (f"{row['place']}: {row['kind']} {row['id']!r}: {text}" for text in found)
+
+
+def _steps(stated: Iterable[Row]) -> Iterator[str]:
+    """Prices with an amount for each unit of a step of several."""
+    for row in stated:
+        made = _with_fees(row) if row["kind"] == "tariff" and '"step"' in row["body"] else None
+        for number, price in enumerate(made.prices if isinstance(made, Tariff) else ()):
+            if price.step and price.step > 1 and price.unit_amount and isinstance(made, Tariff):
+                yield (
+                    f"{row['place']}: tariff {row['id']!r}: prices.{number} costs {price.step * price.unit_amount:f} "
+                    f"{made.currency} for each started {price.step:f} {price.unit}; if it is to be "
+                    f"{price.unit_amount:f}, write step_amount instead of unit_amount"
+                )
 
 
 def _sold(contracts: Contracts, row: Row, moment: datetime) -> frozenset[str]:

@@ -287,7 +287,7 @@ class Tariff(Contract):
                     what = "tiers" if price.tiers else "a step" if price.step else "an allowance"
                     yield (
                         f"caps.{number} is by day, and the price for {price} has {what}; cap the period, or give the "
-                        "price one amount"
+                        "price one amount or span = 'day'"
                     )
         for (first, one), (second, other) in combinations(enumerate(self.caps), 2):
             is_same = (one.scope, one.span) == (other.scope, other.span)
@@ -303,7 +303,9 @@ class Tariff(Contract):
         """Whether a day has no cost of its own. A fact has; but by volume, a later day makes one of a stay cheaper."""
         if price.meter in FACTS:
             return price.tier_mode is TierMode.VOLUME
-        return bool(price.tiers or (self.pool_of.get(price.pool_id) or price).allowance or price.step)
+        pool = self.pool(price)
+        is_by_day = pool.span is Span.DAY and pool.scope is not Pool.TREE
+        return not is_by_day and bool(price.tiers or pool.allowance or price.step)
 
     def _dearest_faults(self) -> Iterator[str]:
         for number, one in enumerate(self.dearest):

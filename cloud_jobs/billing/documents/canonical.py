@@ -58,7 +58,7 @@ Entry = dict[str, Any]
 _COUNTED: Final = ("quantity_base", "free_base", "amount_minor")
 _OF_CHARGE: Final = ("line", "tenant", "device", *_COUNTED)
 _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
-_COLUMNS: Final = (*_OF_CHARGE, *_METERED, "days")
+_COLUMNS: Final = (*_OF_CHARGE, *_METERED, "parts", "gross_minor")
 _NOT_METERED: Final = (None,) * len(_METERED)
 _KEY: Final = attrgetter("key")
 
@@ -73,7 +73,7 @@ def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Col
         numbers += [number] * (len(charges) - len(numbers))
     if not charges:
         return {name: [] for name in _COLUMNS}
-    keys, *counted, metered, days = zip(*charges, strict=True)
+    keys, *counted, metered, parts, gross = zip(*charges, strict=True)
     rows, first, last, digests = zip(*(one or _NOT_METERED for one in metered), strict=True)
     return {
         "line": numbers,
@@ -84,7 +84,8 @@ def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Col
         "first_hour": [one and stamp(one) for one in first],
         "last_hour": [one and stamp(one) for one in last],
         "digest": digests,
-        "days": days,
+        "parts": parts,
+        "gross_minor": [sign * one for one in gross],
     }
 
 
@@ -105,19 +106,24 @@ class Annex:
 
 
 def _entry(row: Sequence[Any]) -> Entry:
-    """`metered` is None for charges without usage rows, such as caps; only a daily cap has `days`."""
-    metered = dict(zip(_METERED, row[len(_OF_CHARGE) : -1], strict=True))
+    """`metered` is None for charges without usage rows, such as caps; only daily caps and facts have
+    `parts`, only prices that include tax `gross_minor`.
+    """
+    metered = dict(zip(_METERED, row[len(_OF_CHARGE) : -2], strict=True))
     entry = dict(zip(_OF_CHARGE, row[: len(_OF_CHARGE)], strict=True))
-    days = {"days": row[-1]} if row[-1] else {}
-    return {**entry, "metered": metered if metered["rows"] is not None else None, **days}
+    more = {name: value for name, value in zip(_COLUMNS[-2:], row[-2:], strict=True) if value}
+    return {**entry, "metered": metered if metered["rows"] is not None else None, **more}
 
 
 def columns_of_entries(entries: Sequence[Entry]) -> Columns:
     """The columns of annex entries. Raises KeyError, TypeError, AttributeError for invalid entries."""
     columns: dict[str, Sequence[Any]] = {name: [entry[name] for entry in entries] for name in _OF_CHARGE}
     metered = [entry["metered"] or dict.fromkeys(_METERED) for entry in entries]
-    days = [entry.get("days") for entry in entries]
-    return {**columns, **{name: [one[name] for one in metered] for name in _METERED}, "days": days}
+    more = {
+        "parts": [one.get("parts") for one in entries],
+        "gross_minor": [one.get("gross_minor", 0) for one in entries],
+    }
+    return {**columns, **{name: [one[name] for one in metered] for name in _METERED}, **more}
 
 
 Document = dict[str, Any]

@@ -192,13 +192,14 @@ class _Group(NamedTuple):
     quantity: int
     free: int
     amount_minor: int
+    gross_minor: int
     charges: Sequence[Charge]
 
     @classmethod
     def of(cls, charges: Sequence[Charge], sign: int) -> _Group:
         # column by column, because a large month has ten million charges
-        _, quantities, free, amounts, *_ = zip(*charges, strict=True) if charges else ((),) * 4
-        return cls(sign * sum(quantities), sign * sum(free), sign * sum(amounts), charges)
+        _, quantities, free, amounts, *_, gross = zip(*charges, strict=True) if charges else ((),) * 5
+        return cls(sign * sum(quantities), sign * sum(free), sign * sum(amounts), sign * sum(gross), charges)
 
 
 def amount(minor: int, currency: str) -> Document:
@@ -247,6 +248,8 @@ def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], 
     # a cap has no quantity, a fee has pieces
     meter = key.meter if key.kind is ChargeKind.USAGE else None
     vehicles = {(charge.key.tenant, charge.key.device) for charge in group.charges if charge.key.device}
+    capped = group.charges if key.kind is ChargeKind.CAP else ()
+    gross = group.gross_minor and {"gross_amount": amount(group.gross_minor, currency)}
     category, rate = key.tax.split(" ")
     return {
         "invoice_line_identifier": number,
@@ -259,13 +262,14 @@ def _line(number: int, key: ChargeKey, group: _Group, names: Mapping[str, str], 
         "window": key.window,
         "price": key.price,
         "vehicles": len(vehicles),
-        "days": sorted({day for charge in group.charges if charge.days for day in charge.days.split()}),
+        "days": sorted({day for charge in capped for day in (charge.parts or "").split()}),
         "quantity": _measured(meter, group, unit_of(key.price)),
         **_stated(meter, group.quantity, group.amount_minor, currency, unit=unit_of(key.price)),
         "item_name": _item_name(key) if group.charges else NOTHING_USED,
         "invoice_line_net_amount": amount(group.amount_minor, currency),
         "invoiced_item_vat_category_code": category,
         "invoiced_item_vat_rate": _stated_rate(category, rate),
+        **(gross or {}),
     }
 
 
@@ -307,7 +311,9 @@ def _item_name(key: ChargeKey) -> str:
         return name
     if key.kind is not ChargeKind.USAGE or key.meter is None:
         # a cap covers all places; its price names several meters
-        return ": ".join(part for part in (key.kind.value.capitalize(), key.meter and key.meter.value) if part)
+        return ": ".join(
+            part for part in (key.kind.value.capitalize(), name or (key.meter and key.meter.value)) if part
+        )
     place, window = place_text(key.meter, key.zone), key.window and f"window {key.window}"
     return ", ".join(part for part in (name or key.meter.value.capitalize(), place, window) if part)
 
@@ -354,7 +360,8 @@ def _charge(line: Document, entry: Document, sign: int) -> Charge:
         and MeteredRows(
             metered["rows"], _moment(metered["first_hour"]), _moment(metered["last_hour"]), metered["digest"]
         ),
-        days=entry.get("days"),
+        parts=entry.get("parts"),
+        gross_minor=sign * entry.get("gross_minor", 0),
     )
 
 

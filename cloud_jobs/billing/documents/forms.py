@@ -84,14 +84,14 @@ def _totals(show: Presentation) -> FittedTable:
 COLUMNS: Final = (
     "invoice_number", "invoice_type_code", "line", "account", "region", "tenant", "device", "kind", "meter", "zone",
     "window", "price", "quantity", "unit", "quantity_base", "base_unit", "free_base", "posted_amount", "currency",
-    "vat_category", "vat_rate", "metered_rows", "first_hour", "last_hour", "metered_digest", "days",
+    "vat_category", "vat_rate", "metered_rows", "first_hour", "last_hour", "metered_digest", "parts", "gross_amount",
 )  # fmt: skip
 
 
 PREVIEW_COLUMNS: Final = ("preview", *COLUMNS)
 """The columns of a preview: its mark, the moment, and why a vehicle is incomplete stand first in each row."""
 _NUMERIC: Final = frozenset({
-    "quantity", "quantity_base", "free_base", "posted_amount",
+    "quantity", "quantity_base", "free_base", "posted_amount", "gross_amount",
 })  # fmt: skip
 
 
@@ -158,7 +158,8 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
             "first_hour": metered.get("first_hour"),
             "last_hour": metered.get("last_hour"),
             "metered_digest": metered.get("digest"),
-            "days": entry.get("days"),
+            "parts": entry.get("parts"),
+            "gross_amount": amount_text(sign * entry["gross_minor"], currency) if "gross_minor" in entry else None,
         }
 
 

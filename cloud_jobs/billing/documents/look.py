@@ -110,11 +110,13 @@ class Language:
         hours = ", ".join(filter(None, (days + found["hours"], season, holidays)))
         return self.say("place.named", name=found["name"], id=hours) if found["name"] else hours
 
-    def price(self, text: str, applied: AppliedPrice | None = None, *, meter: str | None = None) -> str:
+    def price(
+        self, text: str, applied: AppliedPrice | None = None, *, meter: str | None = None, cycle: str = "period"
+    ) -> str:
         """A price, cap, fee or minimum fee (its canonical text) in this language; what is no such text stays.
 
         The name is the line's item, and left out. `applied`: what a price with tiers came to, which stands first, on a
-        line of its own. `meter`: of the line, whose pieces have its name.
+        line of its own. `meter`: of the line, whose pieces have its name. `cycle`: what a period of the payer is.
         """
         if not (terms := terms_of(text)):
             return text
@@ -123,7 +125,7 @@ class Language:
             given = {name: self._fact(name, value, meter) for name, value in facts.items()}
             if "quantity" in facts:
                 given["quantity"] = self.measure(facts["quantity"], facts["unit"])
-            part = self.say(f"price.{key}", **given)
+            part = self.say(f"price.{key}", **given, cycle=self.known("cycle", cycle))
             # some texts are a part of the one before
             listed += part if not part or not listed or part.startswith(" ") else f", {part}"
         if applied is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
 
+from cloud_jobs.billing.billing_period import zone_of
 from cloud_jobs.billing.documents.canonical import Document, Entry
 from cloud_jobs.billing.documents.document import (
     CREDITED,
@@ -263,7 +265,8 @@ class Presentation:
             # the seller's words
             return str(line["item_name"])
         if line["kind"] != "usage":
-            named = ": ".join([known("kind", line["kind"]), *([known("meter", meter)] if meter else [])])
+            of = name_of(line["price"]) or (known("meter", meter) if meter else "")
+            named = ": ".join(filter(None, (known("kind", line["kind"]), of)))
             more = ", …" if len(days) > MAX_DAYS else ""
             listed = ", ".join(filter(None, map(self.language.day, days[:MAX_DAYS]))) + more
             count = self.language.measure(str(len(days)), "day")
@@ -289,6 +292,8 @@ class Presentation:
 
     def _price(self, line: Document) -> str:
         said = self._agreed_price(line)
+        if gross := line.get("gross_amount"):
+            said += f"\n= {self.amount(gross['text'])} {self._say('price.vat_included')}"
         if len(self._document["vat_breakdown"]) == 1:
             return said
         code, rate = line["invoiced_item_vat_category_code"], self._percent(line["invoiced_item_vat_rate"])
@@ -297,7 +302,7 @@ class Presentation:
 
     def _agreed_price(self, line: Document) -> str:
         if not (quantity := line["quantity"]):
-            return self.language.price(line["price"], meter=line["meter"])
+            return self.language.price(line["price"], meter=line["meter"], cycle=self._cycle)
         applied = applied_price(
             line["price"],
             line["meter"],
@@ -308,6 +313,15 @@ class Presentation:
             vehicles=line["vehicles"],
         )
         return self.language.price(line["price"], applied, meter=line["meter"])
+
+    @cached_property
+    def _cycle(self) -> str:
+        """What the document's period is, from any day on."""
+        days = (self._document["invoicing_period"][f"invoicing_period_{of}_date"] for of in ("start", "end"))
+        first, last = map(date.fromisoformat, days)
+        end = last + timedelta(days=1)
+        months = (end.year - first.year) * 12 + end.month - first.month
+        return {1: "month", 3: "quarter", 12: "year"}.get(months, "period") if first.day == end.day else "period"
 
     # Annex.
 
@@ -321,7 +335,7 @@ class Presentation:
         """The vehicles that there are, and in order those of them that are shown, each whole."""
         counts: Counter[tuple[str, str]] = Counter()
         for entry in self._document["annex"]:
-            counts[entry["tenant"], entry["device"]] += 1
+            counts[entry["tenant"], entry["device"]] += 1 + (entry.get("parts") or "").count("/") // 2
         rows, shown = 0, list[tuple[str, str]]()
         # what no vehicle caused comes last
         for one in sorted(counts, key=lambda one: (not one[1], one)):
@@ -344,7 +358,7 @@ class Presentation:
             accounts = dict.fromkeys(line_of[entry["line"]]["account_name"] for entry in entries)
             yield VehiclePart(
                 name=self.vehicle(device_id) if device else ", ".join(accounts),
-                rows=tuple(self.part(line_of[entry["line"]], entry) for entry in entries),
+                rows=tuple(row for entry in entries for row in self._rows(line_of[entry["line"]], entry)),
                 net_amount=self._minor(sum(entry["amount_minor"] for entry in entries)),
             )
 
@@ -357,12 +371,31 @@ class Presentation:
         metered = entry["metered"]
         return (
             str(entry["line"]),
-            self.item(line, (entry.get("days") or "").split()),
+            self.item(line, (entry.get("parts") or "").split()),
             self._exact(line, entry["quantity_base"]),
             self._exact(line, entry["free_base"]) if entry["free_base"] else "",
             self.language.number(str(metered["rows"])) if metered else "",
             self._minor(entry["amount_minor"]),
         )
+
+    def _rows(self, line: Document, entry: Entry) -> Iterator[Row]:
+        """A vehicle's part of a line, and the visits or passages that it lists."""
+        yield self.part(line, entry)
+        for one in (entry.get("parts") or "").split() if line["kind"] == "usage" else ():
+            if one.startswith("+"):
+                text = self._say("annex.more_facts", count=self.language.number(one[1:]))
+            else:
+                begin, base, minor = one.split("/")
+                local = datetime.fromisoformat(begin).astimezone(
+                    zone_of(self._document["invoicing_period"]["time_zone"])
+                )
+                unit = line["quantity"]["unit"]
+                exact = quantity_text(Meter(line["meter"]), int(base), unit)
+                quantity = self.language.quantity(exact, unit) if line["meter"] == Meter.STAY else ""
+                said = f"{self.language.day(local.date().isoformat())} {local:%H:%M}", quantity
+                text = f"{', '.join(filter(None, said))}: {self._minor(int(minor))} {self._currency}"
+                text += f" {self._say('price.vat_included')}" if "gross_minor" in entry else ""
+            yield ("", text, "", "", "", "")
 
     def _exact(self, line: Document, base: int) -> str:
         if not line["quantity"]:

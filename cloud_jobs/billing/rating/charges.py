@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from cloud_jobs.billing.contracts import VatCategory, tax_text
 from cloud_jobs.billing.contracts.fields import Attributes
+from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.terms import TERMS
 from cloud_jobs.billing.units import WITHOUT_ZONE, Meter, round_ratio
 from cloud_jobs.lake.schemas import WHOLE_DEVICE
@@ -83,6 +84,10 @@ _METER_PLACE = {meter: place for place, meter in enumerate(Meter, start=1)}
 _KIND_PLACE = {kind: place for place, kind in enumerate(ChargeKind)}
 
 
+MAX_PARTS: Final = 100
+"""The most facts that a charge lists one by one."""
+
+
 def window_id(window: str) -> str:
     """The id of a window with its hours (`Window.text`)."""
     return window.partition(" ")[0].removesuffix(":")
@@ -134,8 +139,10 @@ class Charge(NamedTuple):
     """The amount owed for one key.
 
     `quantity` and its `free` part are in the meter's base unit; a fee has the quantity 1. `amount_minor` is in the
-    payer's currency, rounded once; a pool of devices is rounded as a whole and split by largest remainder. `days`: of a
-    daily cap, those that it reduced, as `2026-03-02 2026-03-05`; otherwise None.
+    payer's currency, rounded once; a pool of devices is rounded as a whole and split by largest remainder. `parts`: of
+    a daily cap, the days that it reduced, as `2026-03-02 2026-03-05`; of facts, the first MAX_PARTS with begin,
+    quantity and amount, as `2026-03-02T09:00:00Z/2400000/300`, and how many more there are, as `+17`. `gross_minor`: of
+    a price that includes tax, the amount with it; otherwise 0.
     """
 
     key: ChargeKey
@@ -143,7 +150,8 @@ class Charge(NamedTuple):
     free: int
     amount_minor: int
     metered: MeteredRows | None
-    days: str | None = None
+    parts: str | None = None
+    gross_minor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,13 +253,33 @@ class RatedAccount:
         return self.gross_minor + self.rounding_minor
 
 
+def check_bounds(charges: Sequence[Charge]) -> None:
+    """Raises BillingError. Checked on charges, because only usage and prices together make an amount too large."""
+    if sum(abs(one.amount_minor) for one in charges) > MOST_MINOR:
+        largest = max(charges, key=lambda one: abs(one.amount_minor))
+        raise BillingError(
+            f"a charge of account {largest.key.account!r} ({largest.key.price or 'fee or cap'}) is "
+            f"{largest.amount_minor:,} minor units, above the maximum; check the price and exchange rate"
+        )
+    for one in charges:
+        if one.quantity > MOST_QUANTITY:
+            meter, device = one.key.meter, one.key.device
+            raise BillingError(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
+
+
 # Differences between the newest closing and the posted documents.
 
 
 def taken_back(rated: RatedAccount) -> RatedAccount:
     """The account with every amount negated."""
     charges = tuple(
-        one._replace(quantity=-one.quantity, free=-one.free, amount_minor=-one.amount_minor, metered=None)
+        one._replace(
+            quantity=-one.quantity,
+            free=-one.free,
+            amount_minor=-one.amount_minor,
+            metered=None,
+            gross_minor=-one.gross_minor,
+        )
         for one in rated.charges
     )
     taxes = tuple(replace(one, taxable_minor=-one.taxable_minor, tax_minor=-one.tax_minor) for one in rated.taxes)
@@ -271,6 +299,9 @@ def difference(before: RatedAccount, now: RatedAccount) -> RatedAccount:
             quantity=one.quantity + was.quantity,
             free=one.free + was.free,
             amount_minor=one.amount_minor + was.amount_minor,
+            gross_minor=one.gross_minor + was.gross_minor,
+            # single facts are not a difference
+            parts=None if was.quantity and one.key.kind is ChargeKind.USAGE else one.parts,
         )
     charges = [one for one in changes.values() if one.quantity or one.free or one.amount_minor]
     # exemption reasons are text only; the newest is shown

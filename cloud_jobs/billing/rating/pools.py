@@ -198,9 +198,7 @@ _NOTHING: Final[Uses] = MappingProxyType({})
 
 
 class PoolUses(NamedTuple):
-    """The uses of a pool in a period, those in earlier ones, and what these cost, not rounded. `first`: its first day,
-    if it has a span of its own.
-    """
+    """The uses of a pool in a period and in earlier ones, and what these cost, not rounded. `first`: its first day."""
 
     uses: Uses
     first: date | None = None
@@ -361,8 +359,8 @@ class PayerPools:
 
     def add(
         self, contract: PayerContract, terms: AccountContract, use: tuple[RatedPrice, Place], day: date | None, of: int
-    ) -> None:
-        """Adds the quantity `of` a use. `day`: for a pool of a day or week."""
+    ) -> Uses:
+        """Adds the quantity `of` a use. `day`: for a pool of a day or week. Returns all uses of the pool."""
         pool, place, first = use[0].pool, use[1], None
         # a device takes its pools of weeks and years along to another account of the payer
         account = terms.id if pool.scope == "account" or not pool.is_shared else ""
@@ -378,6 +376,7 @@ class PayerPools:
         if uses is None:
             uses = self._uses[of_pool] = {}
         uses[use] = uses.get(use, 0) + of
+        return uses
 
     def shares_of(self, account: str) -> list[tuple[PoolKey, PoolShare]]:
         """The shares of an account in the pools of the period, when all cells of the payer are added. Raises

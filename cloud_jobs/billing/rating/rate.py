@@ -15,12 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud_jobs.billing.billing_period import BillingPeriod
-from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, Span, Tariff
+from cloud_jobs.billing.contracts import AccountContract, Cap, PayerContract, Pool, PoolKey, Span, Tariff
 from cloud_jobs.billing.errors import BillingError
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import (
-    MOST_MINOR,
-    MOST_QUANTITY,
     VAT_INCLUDED,
     Cell,
     Charge,
@@ -30,6 +28,7 @@ from cloud_jobs.billing.rating.charges import (
     MeteredRows,
     RatedAccount,
     by_tax,
+    check_bounds,
     metered_key,
     rate_of,
     tax_group,
@@ -55,12 +54,14 @@ from cloud_jobs.billing.rating.pools import (
     PriceBook,
     PriceBooks,
     RatedPrice,
+    Uses,
+    exact_shares,
     split,
     split_exact,
     whole_units,
 )
 from cloud_jobs.billing.rating.rate_columns import UsageCharges
-from cloud_jobs.billing.rating.rate_facts import PricedFact, priced_facts
+from cloud_jobs.billing.rating.rate_facts import PricedFact, listed, priced_facts
 from cloud_jobs.billing.rating.terms import cap_text
 from cloud_jobs.billing.units import Meter, round_ratio
 
@@ -102,6 +103,7 @@ class AccountRating:
         self._charges = charges
         self._pools = (earlier or EarlierPeriods()).pools
         self._dated: dict[RatedPrice, RatedPrice] = {}
+        self._day_pools: dict[int, tuple[PoolKey, date, Uses]] = {}
         self._has_dated_percents = terms.has_dated_percents
         self.by_day = defaultdict[tuple[Meter, Place, str, str], Counter[date]](Counter)
         self._is_capped_by_day = any(book.capped_by_day)
@@ -133,14 +135,16 @@ class AccountRating:
             return
         place = Place(self.account, region, tenant, device, zone, price.window)
         use = self._with_begin(price), place
-        self._pools.add(self._contract, self.terms, use, day, quantity)
+        uses = self._pools.add(self._contract, self.terms, use, day, quantity)
         if self._has_dated_percents and day:
             self.by_day[meter, place, price.text, price.tax][day] += quantity
         if self._is_capped_by_day:
-            self._count_day(price, cell)
+            self._count_day(price, cell, uses)
 
     def usage_charges(self) -> list[Charge]:
         """One charge for each place and price, unordered. Raises BillingError above the last tier."""
+        for pool, of_day, uses in self._day_pools.values():
+            self._count_day_of_pool(pool, of_day, uses)
         charges = [*self._charges]
         account, kind, rows_of, known = self.account, ChargeKind.USAGE, self._metered.get, dict[object, MeteredRows]()
         for pool, share in self._pools.shares_of(account):
@@ -155,7 +159,7 @@ class AccountRating:
             of_facts = tuple(id(one.fact) for one in facts)
             if of_facts not in known:
                 known[of_facts] = rows_of_facts(one.fact for one in facts)
-            charges.append(Charge(key, quantity, free, amount, known[of_facts]))
+            charges.append(Charge(key, quantity, free, amount, known[of_facts], listed(facts)))
         return _one_of_each_key(charges) if len(charges) > len(self._charges) else charges
 
     def add_facts(self, facts: Iterable[PricedFact]) -> None:
@@ -198,11 +202,14 @@ class AccountRating:
             and any((price.text, price.tax, at) == (key.price, key.tax, place) for price, at in found.uses)
         ]
 
-    def _count_day(self, price: RatedPrice, cell: Cell) -> None:
+    def _count_day(self, price: RatedPrice, cell: Cell, uses: Uses) -> None:
         assert cell.day is not None, "cells of a tariff with a daily cap are of one day each"
         place = UsePlace.of(cell, price)
         tariff = self._capping(place, cell.day, cell.version)
         if tariff is None:
+            return
+        if price.pool.span is Span.DAY and price.pool.scope is not Pool.TREE:
+            self._day_pools[id(uses)] = price.pool, cell.day, uses
             return
         each = price.by_day
         if each is None:
@@ -216,6 +223,13 @@ class AccountRating:
             self.days[use] += Fraction(cell.quantity * each.numerator * self.book.parts, each.denominator)
         else:
             self.days[use] += cell.quantity * each.numerator * (self.book.parts // each.denominator)
+
+    def _count_day_of_pool(self, pool: PoolKey, day: date, uses: Uses) -> None:
+        """Of a pool of a day, the exact cost."""
+        for (at, _, tax), share in exact_shares(uses).items():
+            place = UsePlace(at.tenant, at.device, pool.meter, at.zone, window_id(at.window), tax)
+            if self._capping(place, day, 0) is not None:
+                self.days[DayUse(place, day)] += share.minor * self.book.parts
 
     def _capping(self, place: UsePlace, day: date, version: int) -> Tariff | None:
         """The tariff that caps a place on a day, if any."""
@@ -393,7 +407,10 @@ def caps_in_force(book: PriceBook, span: Span, versions: Iterable[int]) -> list[
         for cap in tariff.caps:
             if cap.span is span:
                 most = Fraction(cap.amount) * book.worths[version]
-                found.setdefault(cap.without_amount, {})[version] = most, cap_text(cap, tariff.currency, tariff.windows)
+                found.setdefault(cap.without_amount, {})[version] = (
+                    most,
+                    cap_text(cap, tariff.currency, tariff.windows, tariff.prices),
+                )
     return sorted((CapInForce(*of) for of in found.items()), key=lambda one: one.cap.order)
 
 
@@ -484,7 +501,11 @@ def net_of_gross(charges: Sequence[Charge]) -> tuple[list[Charge], int]:
     net = round_ratio(gross * hundred, whole)
     parts = whole_units(net, [divmod(one.amount_minor * hundred, whole) for one in charges])
     made = [
-        one._replace(key=one.key._replace(price=f"{one.key.price}{VAT_INCLUDED}"), amount_minor=part)
+        one._replace(
+            key=one.key._replace(price=f"{one.key.price}{VAT_INCLUDED}"),
+            amount_minor=part,
+            gross_minor=one.amount_minor,
+        )
         for one, part in zip(charges, parts, strict=True)
     ]
     return made, gross - net
@@ -522,7 +543,7 @@ def rate(
     for one, of_one in zip(contract.earlier, earlier, strict=True):
         _charges_of(one, of_one, books, before)
     charges, gross = _charges_of(contract, PeriodUsage(cells, metered, facts, usage_charges), books, before)
-    _check_bounds([*charges, *gross])
+    check_bounds([*charges, *gross])
     # the tax of each group by itself is what was shown
     taxes = {tax: tax_group(tax, None, net).tax_minor for tax, net in by_tax(charges).items()}
     gross.sort(key=lambda charge: (charge.key.tax, charge.key.order))
@@ -582,20 +603,6 @@ def account_bills(
     bills = [(rating, account_bill(rating, contract, before)) for rating in ratings.values()]
     before.pools.end_period()
     return bills
-
-
-def _check_bounds(charges: list[Charge]) -> None:
-    """Checked on charges, because only usage and prices together make an amount too large."""
-    if sum(abs(one.amount_minor) for one in charges) > MOST_MINOR:
-        largest = max(charges, key=lambda one: abs(one.amount_minor))
-        raise BillingError(
-            f"a charge of account {largest.key.account!r} ({largest.key.price or 'fee or cap'}) is "
-            f"{largest.amount_minor:,} minor units, above the maximum; check the price and exchange rate"
-        )
-    for one in charges:
-        if one.quantity > MOST_QUANTITY:
-            meter, device = one.key.meter, one.key.device
-            raise BillingError(f"the {meter} of {device!r} is {one.quantity:,} base units, more than can be metered")
 
 
 class AccountBill(NamedTuple):

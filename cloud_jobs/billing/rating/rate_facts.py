@@ -26,6 +26,7 @@ from cloud_jobs.billing.rating.cells_of_usage import (
     QUARTER_US,
     Slot,
 )
+from cloud_jobs.billing.rating.charges import MAX_PARTS
 from cloud_jobs.billing.rating.facts import DeviceFacts, Facts, Passage, Visit
 from cloud_jobs.billing.rating.pools import MissingFactor, Place, PriceBook, PriceBooks, RatedPrice
 from cloud_jobs.billing.rating.terms import said
@@ -74,6 +75,17 @@ def priced_facts(contract: PayerContract, books: PriceBooks, facts: Facts) -> It
             account = _AccountPricing(terms, books.book(terms.priced, contract), contract.period)
             devices = sorted(facts.keys() & account.held.keys())
             yield terms.id, [one for of in devices for one in _DevicePricing(account, of).priced(facts[of])]
+
+
+def listed(facts: Iterable[PricedFact]) -> str:
+    """`Charge.parts` of the facts of a charge. The parts of a stay are one."""
+    found = [[*of] for _, of in groupby(facts, key=lambda one: id(one.fact))]
+    said = [
+        f"{stamp(moment_of(of[0].moment_us if of[0].meter is Meter.DRIVEN_DAY else of[0].fact[3]))}"
+        f"/{sum(one.quantity for one in of)}/{_minor_of(of)}"
+        for of in found[:MAX_PARTS]
+    ]
+    return " ".join([*said, *([f"+{len(found) - MAX_PARTS}"] if len(found) > MAX_PARTS else [])])
 
 
 # Local day, window and tariff version of each moment of a period, by the minute.

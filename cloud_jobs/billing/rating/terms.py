@@ -190,11 +190,13 @@ def price_text(price: Price, currency: str, pool: NamedPool | None = None, attri
     return name + head + "".join(term for term in terms if term)
 
 
-def cap_text(cap: Cap, currency: str, windows: Iterable[Window] = ()) -> str:
+def cap_text(cap: Cap, currency: str, windows: Iterable[Window] = (), prices: Iterable[Price] = ()) -> str:
     """`at most 5.00 EUR a day for each device (distance, duration), only port, in window night (mon-sun 22:00-06:00)`.
 
-    `windows`: of the tariff.
+    `windows`, `prices`: of the tariff. A name that all its prices have is that of the cap.
     """
+    names = {price.name for price in prices if cap.covers(price.meter, price.zone, price.window)}
+    name = said("name", name=names.pop()) if len(names) == 1 and all(names) else ""
     hours = "; ".join(window.name or window.text for window in windows if window.id in cap.windows)
     span = "period" if cap.span is Span.CYCLE else cap.span.value
     terms = (
@@ -203,7 +205,7 @@ def cap_text(cap: Cap, currency: str, windows: Iterable[Window] = ()) -> str:
         cap.zones and said("zones", zones=_zones(cap.zones)),
         cap.windows and said("windows", windows=hours),
     )
-    return "".join(term for term in terms if term)
+    return name + "".join(term for term in terms if term)
 
 
 def fee_text(fee: Fee, currency: str, days: tuple[int, int], *, is_limited: bool) -> str:

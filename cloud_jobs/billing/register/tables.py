@@ -39,7 +39,7 @@ _METERED: Final = ("rows", "first_hour", "last_hour", "digest")
 _COUNTED: Final = ("quantity", "free", "amount_minor")
 _MOMENTS: Final = ("first_hour", "last_hour")
 _NOT_METERED: Final = (None,) * len(_METERED)
-_STORED: Final = (*CHARGE_KEY, *_COUNTED, *_METERED, "days")
+_STORED: Final = (*CHARGE_KEY, *_COUNTED, *_METERED, "parts", "gross_minor")
 CHARGE_COLUMNS: Final = ("payer", "run", *_STORED)
 """The columns of RATED_LINES that make a charge."""
 _KINDS: Final = {kind.value: kind for kind in ChargeKind}
@@ -69,8 +69,8 @@ def charge_columns(charges: Sequence[Charge]) -> Columns:
     """The charge columns of RATED_LINES, for charges in the order of their keys."""
     if not charges:
         return dict.fromkeys(_STORED, ())
-    keys, *counted, metered, days = zip(*charges, strict=True)
-    behind = *zip(*(one or _NOT_METERED for one in metered), strict=True), days
+    keys, *counted, metered, parts, gross = zip(*charges, strict=True)
+    behind = *zip(*(one or _NOT_METERED for one in metered), strict=True), parts, gross
     columns: dict[str, Sequence[Any]] = dict(zip(_STORED, (*zip(*keys, strict=True), *counted, *behind), strict=True))
     return columns | {"meter": [meter or "" for meter in columns["meter"]]}
 
@@ -278,10 +278,10 @@ def _of_payers(schema: pa.Schema, run: str, keys: Sequence[PeriodKey], sizes: Se
 
 def _charge(row: Sequence[Any]) -> Charge:
     account, region, tenant, device, kind, meter, zone, window, price, tax, quantity, free, amount_minor = row[:13]
-    rows, first_us, last_us, digest, days = row[13:]
+    rows, first_us, last_us, digest, parts, gross_minor = row[13:]
     key = ChargeKey(account, region, tenant, device, _KINDS[kind], _METERS[meter], zone, window, price, tax)
     metered = None if rows is None else MeteredRows(rows, _moment(first_us), _moment(last_us), digest)
-    return Charge(key, quantity, free, amount_minor, metered, days)
+    return Charge(key, quantity, free, amount_minor, metered, parts, gross_minor)
 
 
 @lru_cache(maxsize=4096)

@@ -142,10 +142,10 @@ def test_caps_and_a_minimum_come_apart_into_days_and_what_was_there() -> None:
     world = World(days=MARCH, tariffs=(agreed,))
     derived = [one for one in rated(world, rows).charges if one.key.kind is not ChargeKind.USAGE]
     made = {one.key.price[:12]: explained(world.contract, usage(rows), one).arithmetic for one in derived}
-    assert [one.days for one in derived if one.days] == ["2026-03-05"]
+    assert [one.parts for one in derived if one.parts] == ["2026-03-05"]
     assert made == {
         "at most 5.00": (
-            ("2026-03-05: 8.00 EUR, of which 5.00 EUR stay", "-3.00 EUR"),
+            ("2026-03-05: 8.00 EUR, of which 5.00 EUR remain", "-3.00 EUR"),
             ("rounded; what stays is at most the caps of the days", "-3.00 EUR"),
         ),
         "at most 7.00": (

@@ -245,7 +245,9 @@ def stated_of(text: str) -> list[dict[str, str]]:
     ]
 
 
-def test_a_calendar_that_ends_soon_is_warned_of() -> None:
+def test_a_dear_step_and_a_calendar_that_ends_soon_are_warned_of() -> None:
+    [said] = checked(tariff(price(unit_amount="2", step="60"))).notices
+    assert "prices.0 costs 120 EUR for each started 60 km; if it is to be 2, write step_amount" in said
     free = {"id": "free", "hours": "00:00-00:00", "holidays": "only"}
     dated = tariff(price(), price(window="free"), calendar="sweden", windows=[free])
     short = calendar(until="2026-06-01")

@@ -75,7 +75,7 @@ def example() -> Document:
                     meter=Meter.ENTRY, zone="", quantity=1200, amount_minor=300, price="0.0025 EUR/each", window=NIGHT
                 ),
                 fixed(-1500, ChargeKind.CAP, region="eu", tenant="fleet", device="eu-0003")._replace(
-                    days="2026-03-02 2026-03-05"
+                    parts="2026-03-02 2026-03-05"
                 ),
             ]
         )
@@ -154,6 +154,12 @@ def test_whatever_a_document_can_say_has_a_text() -> None:
     for kind in ChargeKind:
         shown = Presentation(issued(taxed([fixed(1, kind)] if kind is not ChargeKind.USAGE else [charge()])))
         assert [*shown.line_groups]
+
+
+def test_a_fee_of_a_period_says_which_it_is() -> None:
+    show = Presentation(issued(taxed([fixed(1290, ChargeKind.FEE)])), Look(language="de"))
+    [group] = show.line_groups
+    assert group.rows[0][4] == "12,90 EUR je Monat, 20 von 31 Tagen"
 
 
 def test_a_font_of_the_pdf_has_every_character_of_the_texts() -> None:
@@ -277,6 +283,20 @@ def test_started_steps_are_counted_where_nothing_else_decides_the_amount(others:
     assert (f"{shown[0]} × {shown[1].facts['quantity']} min" if shown else "") == counted
     tiers = f"{PRICES[3]}{TERMS['vat_included']}"
     assert applied_price(tiers, "distance", 10_000_000, 500, currency="EUR", digits=2, vehicles=1) is None
+
+
+def test_the_annex_lists_stays_with_the_amount_that_the_customer_was_shown() -> None:
+    stay = {"meter": Meter.STAY, "zone": "garage", "price": "1.50 EUR per started 30 min, for each visit, VAT included"}
+    parts = "2026-03-02T09:00:00Z/2400000/300 2026-03-02T23:30:00Z/60000/150 +17"
+    made = charge(quantity=2_460_000, amount_minor=378, **stay)._replace(parts=parts, gross_minor=450)
+    show = Presentation(issued(taxed([made])), Look(language="de"))
+    [group], [part] = show.line_groups, show.annex
+    assert group.rows[0][4].endswith("\n= 4,50 EUR inkl. USt")
+    assert [row[1] for row in part.rows[1:]] == [
+        "02.03.2026 10:00, 40,00 min: 3,00 EUR inkl. USt",
+        "03.03.2026 00:30, 1,00 min: 1,50 EUR inkl. USt",
+        "und 17 weitere; der Verkäufer kann sie auflisten",
+    ]
 
 
 def test_the_annex_leaves_whole_vehicles_out_and_says_what_they_sum_to() -> None:

@@ -100,7 +100,7 @@ def test_no_fee_changes_usage_or_caps_and_no_credit_makes_a_total_negative(
             found = explained(agreed.contract, table(rows), one)
             assert found.agrees
             assert found.arithmetic[-1][1] == f"{amount_text(one.amount_minor, agreed.currency)} {agreed.currency}"
-            assert bool(one.days) <= (one.key.kind is ChargeKind.CAP)
+            assert bool(one.parts) <= (one.key.kind is ChargeKind.CAP)
 
 
 @settings(max_examples=examples(60), deadline=None)

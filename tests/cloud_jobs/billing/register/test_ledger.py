@@ -306,7 +306,8 @@ def columns(made: list[Charge]) -> Iterator[list[Any]]:
     yield [one and one.first_hour.astimezone(UTC).isoformat() for one in metered]
     yield [one and one.last_hour.astimezone(UTC).isoformat() for one in metered]
     yield [one and one.digest for one in metered]
-    yield [one.days for one in in_order]
+    yield [one.parts for one in in_order]
+    yield [one.gross_minor for one in in_order]
 
 
 def stored_charges(*tables: pa.Table) -> tuple[Charge, ...]:
