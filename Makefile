@@ -5,8 +5,9 @@ PYTEST := $(PYTHON) -m pytest
 CLUSTER ?=
 LAKE ?= folder
 EXTRAS ?=
+IMAGES ?=
 
-.PHONY: help setup python packages package-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-gateway bench-billing bench-alerts bench-trial bench-console weight
+.PHONY: help setup python packages package-tools images image-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-gateway bench-billing bench-alerts bench-trial bench-console weight
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -22,6 +23,12 @@ packages: python package-tools  ## What another machine installs, in dist; EXTRA
 
 package-tools:
 	@deploy/bootstrap.sh package-tools
+
+images: python image-tools  ## Images of gateway, centre and agent, in dist/images; IMAGES="gateway": only these
+	@$(PYTHON) -m deploy.images $(IMAGES)
+
+image-tools:
+	@deploy/bootstrap.sh image-tools
 
 demo: setup  ## Vehicles to a checked bill on real servers; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
 	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(CLUSTER),--spark-cluster)

@@ -5,7 +5,7 @@
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
 #   deploy/bootstrap.sh python     the virtual environment only
-#   deploy/bootstrap.sh STEP       console, pulsar, invoice-rules, delta or package-tools only
+#   deploy/bootstrap.sh STEP       console, pulsar, invoice-rules, delta, package-tools or image-tools only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -48,6 +48,12 @@ need_package_tools() {
   need dpkg-deb dpkg
   need x86_64-linux-gnu-strip binutils-x86-64-linux-gnu
   need aarch64-linux-gnu-strip binutils-aarch64-linux-gnu
+  need mmdebstrap mmdebstrap
+}
+
+# What `make images` needs.
+need_image_tools() {
+  need buildah buildah
   need mmdebstrap mmdebstrap
 }
 
@@ -292,6 +298,7 @@ case "${1:-all}" in
   verapdf) mkdir -p "$CACHE"; install_verapdf ;;
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
+  image-tools) need_image_tools; install_missing ;;
   all) mkdir -p "$CACHE"; need_system_packages; install_missing; beside install_python build_console install_from_maven install_versitygw install_promtool ;;
-  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, package-tools, or nothing for all)" ;;
+  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, package-tools, image-tools, or nothing for all)" ;;
 esac

@@ -45,15 +45,15 @@ class Component:
         return f"pkg:pypi/{self.name}@{self.version}"
 
 
-def components_of(wheels: Sequence[Path]) -> list[Component]:
-    """The components in these wheels, by name. Raises PackagingError where one has no licence."""
+def components_of(wheels: Sequence[Path], *, texts_needed: bool = True) -> list[Component]:
+    """The components in these wheels, by name. Raises PackagingError where one has no licence, if `texts_needed`."""
     found = defaultdict[str, list[Path]](list)
     for wheel in sorted(wheels):
         found[canonicalize_name(wheel.name.split("-")[0])].append(wheel)
-    return [_component(name, found[name]) for name in sorted(found)]
+    return [_component(name, found[name], texts_needed) for name in sorted(found)]
 
 
-def _component(name: str, wheels: list[Path]) -> Component:
+def _component(name: str, wheels: list[Path], texts_needed: bool) -> Component:
     texts = dict(wheel_texts(wheels[0]))
     headers = HeaderParser().parsestr(texts["METADATA"])
     licence_texts = {
@@ -61,7 +61,7 @@ def _component(name: str, wheels: list[Path]) -> Component:
         for path, text in texts.items()
         if path.startswith("licenses/") or path.upper().startswith(_LICENCE_FILES)
     }
-    if not licence_texts:
+    if texts_needed and not licence_texts:
         raise PackagingError(wheels[0].name, "the wheel has no text of its licence")
     required = [Requirement(line) for line in headers.get_all("Requires-Dist", [])]
     return Component(
@@ -117,10 +117,26 @@ def _names_of_licences(part: Mapping[str, Any]) -> Iterator[str]:
         yield entry.get("expression") or licence.get("id") or licence.get("name") or "unknown"
 
 
-def bill_of_materials(name: str, version: str, components: Sequence[Component], *, purl: str, time_s: int) -> str:
-    """The SBOM of a package in CycloneDX 1.6 JSON. The same components give the same text."""
+def bill_of_materials(
+    name: str,
+    version: str,
+    components: Sequence[Component],
+    *,
+    purl: str,
+    time_s: int,
+    debian: Mapping[str, str] | None = None,
+) -> str:
+    """The SBOM of a package in CycloneDX 1.6 JSON. The same components give the same text.
+
+    `debian`: the version of each Debian package that is in it, by name.
+    """
     names = {one.name: one.purl for one in components}
+    system = {package: f"pkg:deb/debian/{package}@{found}" for package, found in (debian or {}).items()}
     listed = [_listed(one) for one in components]
+    listed += [
+        {"type": "library", "bom-ref": system[package], "name": package, "version": found, "purl": system[package]}
+        for package, found in (debian or {}).items()
+    ]
     content = json.dumps([purl, listed], sort_keys=True)
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -141,7 +157,7 @@ def bill_of_materials(name: str, version: str, components: Sequence[Component], 
         },
         "components": listed,
         "dependencies": [
-            {"ref": purl, "dependsOn": sorted(names.values())},
+            {"ref": purl, "dependsOn": sorted([*names.values(), *system.values()])},
             *(
                 {"ref": one.purl, "dependsOn": sorted(names[inner] for inner in one.needs & names.keys())}
                 for one in components

@@ -32,7 +32,7 @@ PYTHONS = ("3.11", "3.13")
 """The versions of Python that packages run on: those of Debian 12 and 13."""
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Debian's architectures, and how the platform tag of a wheel names each."""
-_GLIBC = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+GLIBC = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 """Platforms whose C library is not newer than the one of Debian 12."""
 _DOWNLOAD_S = 1800
 
@@ -89,22 +89,30 @@ def project_wheel(folder: Path) -> Path:
     return wheel
 
 
-def download(extra: str, machine: str, folder: Path) -> list[Path]:
+def download(
+    extra: str, machine: str, folder: Path, *, pythons: Sequence[str] = PYTHONS, built: frozenset[str] = frozenset()
+) -> list[Path]:
     """Download the wheels that an extra needs on Debian's architecture `machine`, for each Python version.
 
-    Each is one of those whose hashes `requirements.txt` has. Raises PackagingError, also where a package has no
-    wheel.
+    Each is one of those whose hashes `requirements.txt` has; for the distributions in `built`, which have no wheel, it
+    is made from the source archive with such a hash. Raises PackagingError, also where another one has no wheel.
     """
-    for python in PYTHONS:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    for python in pythons:
         with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as wanted:
-            wanted.write("\n".join(_pinned(extra, python)))
+            wanted.write("\n".join(_pinned(python, brought(extra) - built)))
             wanted.flush()
             tag = f"cp{python.replace('.', '')}"
-            platforms = [word for name in _GLIBC for word in ("--platform", f"{name}_{MACHINES[machine]}")]
+            platforms = [word for name in GLIBC for word in ("--platform", f"{name}_{MACHINES[machine]}")]
             abis = [word for name in (tag, "abi3", "none") for word in ("--abi", name)]
             target = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *abis, *platforms]
-            pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download"]
-            _run([*pip, "--no-deps", "--require-hashes", *target, "-r", wanted.name, "-d", str(folder)])
+            _run([*pip, "download", "--no-deps", "--require-hashes", *target, "-r", wanted.name, "-d", str(folder)])
+        if sources := list(_pinned(python, brought(extra) & built)):
+            with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as wanted:
+                wanted.write("\n".join(sources))
+                wanted.flush()
+                options = ["--no-deps", "--require-hashes", "--no-build-isolation"]
+                _run([*pip, "wheel", *options, "-r", wanted.name, "-w", str(folder)])
     return sorted(folder.glob("*.whl"))
 
 
@@ -154,9 +162,9 @@ def _locked() -> Mapping[str, list[str]]:
     return locked
 
 
-def _pinned(extra: str, python: str) -> Iterator[str]:
+def _pinned(python: str, names: frozenset[str]) -> Iterator[str]:
     """The blocks for one version of Python, without their markers: pip would judge them for its own version."""
-    for name in sorted(brought(extra)):
+    for name in sorted(names):
         for block in _locked()[name]:
             pin, hashes = block.split(" \\\n", 1)
             requirement = Requirement(pin)
