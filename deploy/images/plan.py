@@ -47,7 +47,7 @@ IMAGES = {
         ),
         Image(
             name="gateway",
-            title="Waybill's region: gateway, access daemon and MQTT broker, alerts, notifier, canary",
+            title="Waybill's region: gateway, access daemon and MQTT broker, alerts, notifier",
             extra="gateway",
             commands=("fleet-gateway", "waybill"),
             debian=(*_PYTHON, "libstdc++6", "mosquitto"),
