@@ -5,7 +5,7 @@
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
 #   deploy/bootstrap.sh python     the virtual environment only
-#   deploy/bootstrap.sh STEP       console, pulsar, invoice-rules, delta, package-tools or image-tools only
+#   deploy/bootstrap.sh STEP       console, pulsar, invoice-rules, delta, package-tools, image-tools or kubernetes-tools only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,6 +55,19 @@ need_package_tools() {
 need_image_tools() {
   need buildah buildah
   need mmdebstrap mmdebstrap
+}
+
+# What the cluster of `make kubernetes` needs; its other programs are built by deploy/kubernetes/cluster/build.sh.
+need_kubernetes_tools() {
+  need containerd containerd
+  need runc runc
+  need etcd etcd-server
+  need iptables iptables
+  need ipset ipset
+  need conntrack conntrack
+  need socat socat
+  [ -x /usr/lib/cni/ptp ] || missing+=(containernetworking-plugins)
+  go_minor >/dev/null || fail "Go 1.25 or newer is needed to build Kubernetes"
 }
 
 install_missing() {
@@ -299,6 +312,7 @@ case "${1:-all}" in
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
   image-tools) need_image_tools; install_missing ;;
+  kubernetes-tools) need_kubernetes_tools; install_missing ;;
   all) mkdir -p "$CACHE"; need_system_packages; install_missing; beside install_python build_console install_from_maven install_versitygw install_promtool ;;
-  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, package-tools, image-tools, or nothing for all)" ;;
+  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, package-tools, image-tools, kubernetes-tools, or nothing for all)" ;;
 esac

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.images.layers import Layer, matches
-from deploy.images.plan import KEPT_OF_DOCUMENTATION, LEFT_OUT_OF_DEBIAN
+from deploy.images.plan import KEPT_OF_DOCUMENTATION, LEFT_OUT_OF_DEBIAN, PROGRAMS
 from deploy.local.pulsar import cache_folder
 from deploy.packages.errors import PackagingError
 
@@ -18,6 +18,7 @@ RELEASE = "bookworm"
 USER = 10001
 _LISTED = "waybill-packages"
 _ROOT_S = 900
+_PROGRAM_FOLDERS = ("bin/", "sbin/", "usr/bin/", "usr/sbin/", "usr/local/")
 _FILES = {
     "etc/passwd": f"root:x:0:0:root:/:/nonexistent\nwaybill:x:{USER}:{USER}:waybill:/tmp:/nonexistent\n",
     "etc/group": f"root:x:0:\nwaybill:x:{USER}:\n",
@@ -45,6 +46,8 @@ def debian_layer(packages: tuple[str, ...]) -> tuple[Layer, Mapping[str, str]]:
 
 def is_wanted(path: str) -> bool:
     """Whether an image has this file of a Debian package."""
+    if path.startswith(_PROGRAM_FOLDERS):
+        return path in PROGRAMS
     if path.startswith("usr/share/doc/"):
         return matches(path, KEPT_OF_DOCUMENTATION)
     return path != _LISTED and not matches(path, LEFT_OUT_OF_DEBIAN)

@@ -62,8 +62,8 @@ def python_layer(image: Image, architecture: str, wheels: Sequence[Path]) -> Lay
         layer.add(f"{HOME}/bin/{command_name}", script.encode(), mode=0o755)
     if image.java:
         submit = (Path(__file__).parent / "spark_submit.py").read_text(encoding="utf-8")
-        script = f"#!/{HOME}/bin/python\n{submit}".encode()
-        layer.add(f"{_SITE_PACKAGES}/pyspark/bin/spark-submit", script, mode=0o755)
+        replaced = f"#!/{HOME}/bin/python\n{submit}".encode()
+        layer.add(f"{_SITE_PACKAGES}/pyspark/bin/spark-submit", replaced, mode=0o755)
     layer.add(f"{HOME}/LICENSE", (ROOT / "LICENSE").read_bytes())
     return layer
 

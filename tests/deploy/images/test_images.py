@@ -12,7 +12,7 @@ from deploy.images.__main__ import build, main
 from deploy.images.containerfile import containerfile
 from deploy.images.debian import is_wanted
 from deploy.images.layers import Layer, matches
-from deploy.images.plan import IMAGES, JAVA_MODULES
+from deploy.images.plan import IMAGES, JAVA_MODULES, PROGRAMS
 from deploy.images.python import is_needed, python_layer
 from deploy.images.spark_submit import executor_command, submit_command
 from tests.deploy.packages.tiny_wheels import write_wheel
@@ -41,10 +41,11 @@ def test_the_same_files_give_the_same_bytes_in_any_order(tmp_path: Path) -> None
 def test_an_archive_brings_files_and_links_without_devices_and_rights(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "root.tar", "w") as archive:
         for name, kind, mode in (
+            ("./usr/sbin/mosquitto", tarfile.REGTYPE, 0o4755),
             ("./usr/bin/su", tarfile.REGTYPE, 0o4755),
             ("./dev/null", tarfile.CHRTYPE, 0o666),
             ("./usr/lib/x.so", tarfile.SYMTYPE, 0o777),
-            ("./usr/bin/again", tarfile.LNKTYPE, 0o755),
+            ("./usr/lib/again", tarfile.LNKTYPE, 0o755),
             ("./usr/share/man/x", tarfile.REGTYPE, 0o640),
         ):
             info = tarfile.TarInfo(name)
@@ -56,15 +57,16 @@ def test_an_archive_brings_files_and_links_without_devices_and_rights(tmp_path: 
     layer.add_archive(tmp_path / "root.tar", is_wanted)
     layer.write(tmp_path / "layer.tar", TIME_S)
     found = members(tmp_path / "layer.tar")
-    assert set(found) == {"usr", "usr/bin", "usr/bin/su", "usr/bin/again", "usr/lib", "usr/lib/x.so"}
-    assert (found["usr/bin/su"].mode, found["usr/bin/su"].uid) == (0o755, 0)
-    assert found["usr/bin/again"].isreg()
+    assert set(found) == {"usr", "usr/sbin", "usr/sbin/mosquitto", "usr/lib", "usr/lib/again", "usr/lib/x.so"}
+    assert (found["usr/sbin/mosquitto"].mode, found["usr/sbin/mosquitto"].uid) == (0o755, 0)
+    assert found["usr/lib/again"].isreg()
     assert found["usr/lib/x.so"].linkname == "x.so.1"
 
 
-def test_no_image_asks_for_a_package_with_a_shell() -> None:
-    packages = {name for image in IMAGES.values() for name in image.debian}
-    assert not packages & {"bash", "dash", "busybox", "perl-base", "coreutils"}
+def test_no_program_of_debian_is_a_shell() -> None:
+    assert not {Path(path).name for path in PROGRAMS} & {"sh", "bash", "dash", "perl", "busybox", "env"}
+    assert not is_wanted("bin/dash")
+    assert is_wanted("usr/bin/python3.11")
 
 
 @pytest.mark.parametrize("name", sorted(IMAGES))

@@ -1,0 +1,1 @@
+"""Waybill on Kubernetes."""
