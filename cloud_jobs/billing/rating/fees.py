@@ -259,6 +259,7 @@ def fees_due(
 def _taxed(dues: list[FeeDue], owed: dict[str, int], tax: str) -> list[FeeDue]:
     """Surcharges, credits of amounts, credits of a per cent; none takes more than what is owed until then at its tax.
 
+    A surcharge of usage that is negative in sum gives back a part of an earlier one, so it has no limit.
     `owed`: by tax. `tax`: of an amount that states none.
     """
     ordered = sorted(dues, key=lambda due: (due.minor < 0, due.agreed.fee.percent is not None))
@@ -267,6 +268,9 @@ def _taxed(dues: list[FeeDue], owed: dict[str, int], tax: str) -> list[FeeDue]:
         of: Mapping[str, int | Fraction] = {fee.vat.tax: 1} if fee.vat else due.usage
         if minor >= 0:
             parts = shared(minor, of or {tax: 1})
+        elif fee.percent is not None and fee.percent > 0:
+            negative = {one: -there for one, there in due.usage.items() if there < 0}
+            parts = {one: -part for one, part in shared(-minor, of if fee.vat else negative).items()}
         else:
             left = {one: there for one, there in owed.items() if there > 0 and (not of or one in of)}
             minor = max(minor, -sum(left.values()))

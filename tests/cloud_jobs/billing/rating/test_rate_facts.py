@@ -178,7 +178,11 @@ def test_a_pair_of_gates_is_one_passage() -> None:
     border = passage("north", START - hours(0.5)) + passage("south", START + hours(0.5))
     assert shown(priced, *border) == [("acme", "", 1, 0, 200)]
     # a pair that costs less than its first gate gives the rest back: 3.00 - 1.00 = 2.00 too much
-    assert shown(world(alone, pair | {"unit_amount": "1"}), *border) == [("acme", "", 1, 0, -200)]
+    cheaper = pair | {"unit_amount": "1"}
+    assert shown(world(alone, cheaper), *border) == [("acme", "", 1, 0, -200)]
+    # and the part of a surcharge that was charged on it
+    fuel = {"id": "fuel", "name": "Fuel", "percent": "10"}
+    assert sorted(one[-1] for one in shown(world(alone, cheaper, fees=[fuel]), *border)) == [-200, -20]
     # it has cost what it cost then
     dearer = tariff(alone | {"unit_amount": "4"}, pair | {"unit_amount": "6"}, begin=START)
     assert shown(replace(priced, tariffs=(*priced.tariffs, dearer)), *border) == [("acme", "", 1, 0, 300)]
