@@ -79,13 +79,26 @@ def priced_facts(contract: PayerContract, books: PriceBooks, facts: Facts) -> It
 
 def listed(facts: Iterable[PricedFact]) -> str:
     """`Charge.parts` of the facts of a charge. The parts of a stay are one."""
-    found = [[*of] for _, of in groupby(facts, key=lambda one: id(one.fact))]
-    said = [
-        f"{stamp(moment_of(of[0].moment_us if of[0].meter is Meter.DRIVEN_DAY else of[0].fact[3]))}"
-        f"/{sum(one.quantity for one in of)}/{_minor_of(of)}"
-        for of in found[:MAX_PARTS]
-    ]
-    return " ".join([*said, *([f"+{len(found) - MAX_PARTS}"] if len(found) > MAX_PARTS else [])])
+    said, more, last = list[tuple[int, int, int]](), 0, None
+    for one in facts:
+        if one.fact is last and not more:
+            moment_us, quantity, minor = said[-1]
+            said[-1] = moment_us, quantity + one.quantity, minor + one.minor
+        elif one.fact is not last:
+            last = one.fact
+            if len(said) < MAX_PARTS:
+                moment_us = one.moment_us if one.meter is Meter.DRIVEN_DAY else one.fact[3]
+                said.append((moment_us, one.quantity, one.minor))
+            else:
+                more += 1
+    texts = [f"{_stamped(moment_us)}/{quantity}/{minor}" for moment_us, quantity, minor in said]
+    return " ".join([*texts, f"+{more}"] if more else texts)
+
+
+@lru_cache(maxsize=4096)
+def _stamped(moment_us: int) -> str:
+    """A visit and its time have the same moments."""
+    return stamp(moment_of(moment_us))
 
 
 # Local day, window and tariff version of each moment of a period, by the minute.
@@ -246,11 +259,6 @@ class _DevicePricing:
         place = Place(holder.account, holder.region, fact.tenant, fact.device, zone, price.window)
         return _Sold(price, (meter, place, text, price.tax, version))
 
-    def _once(self, meter: Meter, slot: Slot, moment_us: int, fact: Visit | Passage) -> list[PricedFact]:
-        """A fact that is counted, if it is sold."""
-        sold = self._price(meter, slot, (moment_us, moment_us), fact)
-        return [] if sold is None else [self._counted(sold, slot, moment_us, fact)]
-
     def _counted(self, sold: _Sold, slot: Slot, moment_us: int, fact: Visit | Passage) -> PricedFact:
         assert slot.day is not None
         return PricedFact(*sold.fields, slot.day, moment_us, 1, *_free_and_minor(sold.price, 1), fact, sold.price)
@@ -260,7 +268,9 @@ class _DevicePricing:
         for visit in visits:
             moment = visit.begin_us
             if visit.entered and timeline.start_us <= moment < timeline.end_us and self._holding(moment):
-                found += self._once(Meter.VISIT, timeline.at(moment), moment, visit)
+                slot = timeline.at(moment)
+                if (sold := self._price(Meter.VISIT, slot, (moment, moment), visit)) is not None:
+                    found.append(self._counted(sold, slot, moment, visit))
         return found
 
     def _stays(self, visits: Iterable[Visit]) -> list[PricedFact]:
@@ -342,11 +352,13 @@ class _DevicePricing:
                 found += ((moment, self._timeline.at(moment), visit) for moment in moments)
         charged = set[tuple[str, date | None, str]]()
         for moment, slot, visit in sorted(found):
-            for one in self._once(Meter.DRIVEN_DAY, slot, moment, visit):
-                key = visit.zone, slot.day, one.place.window
-                if key not in charged:
-                    charged.add(key)
-                    yield one
+            if (sold := self._price(Meter.DRIVEN_DAY, slot, (moment, moment), visit)) is None:
+                continue
+            one = self._counted(sold, slot, moment, visit)
+            key = visit.zone, slot.day, one.place.window
+            if key not in charged:
+                charged.add(key)
+                yield one
 
     def _only_dearest(self, facts: Iterable[PricedFact]) -> list[PricedFact]:
         """Of the facts within the time of a rule only the dearest costs something; of equal ones, the first."""

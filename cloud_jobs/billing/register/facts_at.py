@@ -17,7 +17,6 @@ from cloud_jobs.billing.rating.facts import (
     EVENT_COLUMNS,
     DeviceFacts,
     Facts,
-    Visit,
     driven_quarters,
     driven_rows,
     facts_in_force,
@@ -158,20 +157,23 @@ def unseen_visits(contract: PayerContract, facts: Facts) -> dict[str, int]:
     if not sells_facts(contract):
         return {}
     start_us, end_us = micros(contract.period.start), micros(contract.period.end)
-    held, ends = defaultdict[TenantDevice, list[Assigned]](list), dict[Visit, int]()
+    held = defaultdict[TenantDevice, list[Assigned]](list)
     for one in (one for account in contract.accounts for one in account.held):
         held[one.of_device].append(one)
-    for visit in (visit for of in facts.values() for visit in of.visits):
-        for one in held[TenantDevice(visit.tenant, visit.device)]:
-            if visit.begin_us < one.end_us and one.begin_us <= visit.end_us:
-                # the end of its assignment ends it
-                ends[visit] = max(ends.get(visit, 0), min(visit.charged_us, one.end_us - 1))
-    charged = [visit for visit, end in ends.items() if start_us <= end < end_us]
-    return {
-        "unseen_begins": sum(not one.entered for one in charged),
-        "unseen_ends": sum(not one.left for one in charged),
-        "lasting_visits": sum(end >= end_us for end in ends.values()),
-    }
+    begins = ends = lasting = 0
+    for device, of in facts.items():
+        times = [(one.begin_us, one.end_us) for one in held[device]]
+        for visit in of.visits:
+            # the end of its assignment ends it
+            at = [
+                min(visit.charged_us, end - 1) for begin, end in times if visit.begin_us < end and begin <= visit.end_us
+            ]
+            last = max(at, default=0)
+            if start_us <= last < end_us:
+                begins += not visit.entered
+                ends += not visit.left
+            lasting += last >= end_us
+    return {"unseen_begins": begins, "unseen_ends": ends, "lasting_visits": lasting}
 
 
 _AGAIN: Final = "run `cloud-jobs geofence`, then close again"
