@@ -125,10 +125,10 @@ def fees(draw: st.DrawFn, days: TrueDays, name: str, meter: str = "") -> list[di
     found: list[dict[str, Any]] = []
     some_day = st.dates(days.first_day - timedelta(days=1), days.last_day + timedelta(days=1)).map(str)
     for number in range(draw(st.integers(0, 3))):
-        # The documents do not say what a fee costs whose proration changes within a period.
-        proration = draw(st.sampled_from(["by_day", "whole"]))
-        terms: dict[str, Any] = {"id": f"{name}-{number}-{proration}", "name": f"{name} {number}"}
-        terms |= {"scope": draw(st.sampled_from(["account", "device"])), "proration": proration}
+        # The documents do not say what a fee costs whose proration or scope changes within a period.
+        proration, scope = draw(st.sampled_from(["by_day", "whole"])), draw(st.sampled_from(["account", "device"]))
+        terms: dict[str, Any] = {"id": f"{name}-{number}-{proration}-{scope}", "name": f"{name} {number}"}
+        terms |= {"scope": scope, "proration": proration}
         terms |= draw(st.sampled_from([{}, {"begin": draw(some_day)}, {"end": draw(some_day)}]))
         if draw(st.booleans()):
             terms |= {"amount": str(draw(st.integers(-40, 40)))}
