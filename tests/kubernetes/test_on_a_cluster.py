@@ -1,4 +1,4 @@
-"""On a real cluster of two nodes: images under restricted admission, and what a killed node does to its pods.
+"""On a real cluster of two nodes: images under restricted admission, a region's chart, and what a killed node does.
 
 `make kubernetes` builds the images and the programs first.
 """
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ pytestmark = pytest.mark.nightly
 LAYOUT = Layout.of_user()
 IMAGES = Path("dist/images")
 CLUSTER = [sys.executable, "-m", "deploy.kubernetes.cluster"]
+CHART = "deploy/helm/waybill-region"
+VALUES = {
+    "region": "eu",
+    "mqtt": {"host": "broker.eu.example"},
+    "pulsar": {"serviceUrl": "pulsar+ssl://pulsar.eu.example:6651"},
+    "tenants": {"acme": {"max_batches_per_s": 500}, "other": {}},
+}
+TLS_FILES = ("ca.pem", "certificate.pem", "key.pem", "share")
+REGION_FILES = ("pulsar-ca.pem", "gateway.token", "operators.toml")
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -80,6 +90,81 @@ def test_a_gateway_without_settings_ends_and_says_why(cluster: Callable[..., str
     assert cluster("logs", "lost") == "/none.toml: cannot be read: there is no such file or folder\n"
     code = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
     assert cluster("get", "pod", "lost", "-o", code) == "78"
+
+
+def helm(*words: str, values: object = None) -> str:
+    command = [LAYOUT.program("helm"), "--kubeconfig", f"{LAYOUT.keys}/admin.conf", "-n", "proof", *words]
+    given = ["-f", "-"] if values else []
+    done = subprocess.run(
+        [*command, *given], input=json.dumps(values), capture_output=True, text=True, timeout=180, check=False
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def keys(cluster: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The Secrets of a region, from the commands that an operator runs; its broker and its Pulsar do not exist."""
+    folder = tmp_path_factory.mktemp("office")
+
+    def waybill(*words: str) -> None:
+        command = [sys.executable, "-m", "waybill", *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        assert not done.returncode, done.stdout + done.stderr
+
+    waybill("pki", "init", "--name", "Acme root")
+    waybill("pki", "pulsar")
+    waybill("pki", "region", "eu", "--servers", "broker.eu.example")
+    waybill("push", "key", "anna", "--tenant", "acme", "--kind", "device")
+    (folder / "gateway.token").write_text("none", encoding="ascii")
+    files = {"pulsar-ca.pem": "pki/pulsar-authority/root.pem", "gateway.token": "gateway.token"}
+    files["operators.toml"] = "operators.toml"
+    given = [f"--from-file={name}={folder / path}" for name, path in files.items()]
+    cluster("create", "secret", "generic", "waybill-region", *given)
+    for number in (0, 1):
+        waybill("pki", "issue", f"gateway@eu-{number}", "--region", "eu", "--out", f"tls/{number}")
+        made = [f"--from-file={name}={folder}/tls/{number}/{name}" for name in TLS_FILES]
+        cluster("create", "secret", "generic", f"waybill-gateway-{number}", *made)
+
+
+@pytest.mark.usefixtures("keys")
+def test_gateways_of_a_chart_run_and_are_not_ready_without_pulsar(cluster: Callable[..., str]) -> None:
+    helm("install", "eu", CHART, values=VALUES)
+    files = json.loads(cluster("get", "configmap", "eu-gateway", "-o", "json"))["data"]
+    settings = tomllib.loads(files["eu-gateway-1.toml"])
+    assert (settings["name"], settings["tenants"]) == ("eu-1", {"acme": {"max_batches_per_s": 500}, "other": {}})
+
+    def pods() -> dict[str, dict[str, Any]]:
+        listed = json.loads(cluster("get", "pods", "-l", "app.kubernetes.io/instance=eu", "-o", "json"))["items"]
+        return {pod["metadata"]["name"]: pod for pod in listed}
+
+    def started() -> bool:
+        states = [pod["status"].get("containerStatuses", [{}])[0] for pod in pods().values()]
+        return len(states) == 2 and all(one.get("started") for one in states)
+
+    seconds_until(started, 60)
+    assert {pod["spec"]["nodeName"] for pod in pods().values()} == {"n1", "n2"}
+    assert not any(pod["status"]["containerStatuses"][0]["ready"] for pod in pods().values())
+    why = "no producer from pulsar+ssl://pulsar.eu.example:6651"
+    seconds_until(lambda: why in cluster("logs", "eu-gateway-0"), 30)
+    restarts = [pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods().values()]
+    assert restarts == [0, 0], "what is missing elsewhere is no reason to start again"
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_gateway_with_a_wrong_secret_never_becomes_ready_and_says_why(cluster: Callable[..., str]) -> None:
+    cluster("create", "secret", "generic", "waybill-wrong", *(f"--from-literal={name}=x" for name in REGION_FILES))
+    helm("install", "wrong", CHART, values=VALUES | {"secrets": {"region": "waybill-wrong"}})
+
+    def ended() -> bool:
+        found = json.loads(cluster("get", "pod", "wrong-gateway-0", "-o", "json"))["status"]
+        return bool(found.get("containerStatuses", [{}])[0].get("lastState", {}).get("terminated"))
+
+    seconds_until(ended, 60)
+    seconds_until(lambda: "operators.toml" in cluster("logs", "wrong-gateway-0"), 60)
+    ready = "jsonpath={.status.containerStatuses[0].ready}"
+    assert cluster("get", "pod", "wrong-gateway-0", "-o", ready) == "false"
+    helm("uninstall", "wrong")
 
 
 def test_a_pod_of_a_dead_node_runs_elsewhere_within_40_seconds(cluster: Callable[..., str]) -> None:
