@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -373,10 +373,6 @@ def _tax_step(contract: PayerContract, charge: Charge) -> Iterator[tuple[str, st
         yield f"without VAT of {_text(rate)} %, by largest remainder over the document", without
 
 
-MAX_DAYS: Final = 62
-"""The most days of a daily cap that are taken apart one by one."""
-
-
 def _of_tax(minor: int, part: Charge, currency: str) -> Iterator[tuple[str, str]]:
     """The part that is taxed alike, if it is not all."""
     if part.amount_minor != minor:
@@ -388,12 +384,9 @@ def _arithmetic_of_cap(cap: CapReduction, charge: Charge, currency: str) -> Iter
     minor = 10 ** exponent(currency)
     days = sorted(day for day in cap.days if day.text == charge.key.price)
     over = [day.used_minor - day.left_minor for day in days]
-    for day, above in islice(zip(days, over, strict=True), MAX_DAYS):
+    for day, above in zip(days, over, strict=True):
         used, left = _text(day.used_minor / minor), _text(day.left_minor / minor)
         yield f"{day.day}: {used} {currency}, of which {left} {currency} remain", f"{_text(-above / minor)} {currency}"
-    if len(days) > MAX_DAYS:
-        rest = sum(over[MAX_DAYS:], Fraction(0))
-        yield f"{len(days) - MAX_DAYS} more days", f"{_text(-rest / minor)} {currency}"
     if len(days) > 1:
         yield "together", f"{_text(-sum(over, Fraction(0)) / minor)} {currency}"
     if cap.earlier_minor:
@@ -406,57 +399,57 @@ def _arithmetic_of_cap(cap: CapReduction, charge: Charge, currency: str) -> Iter
     yield from _of_tax(whole, charge, currency)
 
 
+def _agreed(
+    contract: PayerContract, amount: Fraction, days: tuple[int, int], agreed_in: str, exact_minor: Fraction
+) -> Iterator[tuple[str, str]]:
+    """An agreed amount by its days, and its exchange. `exact_minor`: what it comes to."""
+    currency, (charged, whole) = contract.payer.currency, days
+    minor = 10 ** exponent(currency)
+    if charged != whole:
+        yield f"{charged} of {whole} days", f"{_text(amount * Fraction(*days))} {agreed_in}"
+    if agreed_in != currency:
+        yield f"exchanged at {_text(worth_of(agreed_in, contract) / minor)}", f"{_text(exact_minor / minor)} {currency}"
+
+
 def _arithmetic_of_minimum(contract: PayerContract, due: MinimumDue) -> Iterator[tuple[str, str]]:
     """The minimum by its days, what was charged without it, and what is missing."""
-    currency, (charged, whole) = contract.payer.currency, due.days
-    minor = 10 ** exponent(currency)
-    yield (
-        f"agreed for a {'year' if due.span is Span.YEAR else 'period'}",
-        f"{_text(Fraction(due.amount))} {due.currency}",
-    )
-    if charged != whole:
-        yield f"{charged} of {whole} days", f"{_text(Fraction(due.amount) * Fraction(*due.days))} {due.currency}"
-    if due.currency != currency:
-        yield (
-            f"exchanged at {_text(worth_of(due.currency, contract) / minor)}",
-            f"{_text(due.exact_minor / minor)} {currency}",
-        )
-    yield "rounded, a half up", f"{amount_text(due.minor + due.owed_minor, currency)} {currency}"
-    of_all = " of all periods of the year" if due.span is Span.YEAR else ""
-    yield f"less usage, caps and fees{of_all}", f"{amount_text(due.owed_minor, currency)} {currency}"
-    yield "missing", f"{amount_text(due.minor, currency)} {currency}"
+    currency, amount, is_of_year = contract.payer.currency, Fraction(due.amount), due.span is Span.YEAR
+    yield f"agreed for a {'year' if is_of_year else 'period'}", f"{_text(amount)} {due.currency}"
+    yield from _agreed(contract, amount, due.days, due.currency, due.exact_minor)
+    yield "rounded, a half up", _money(due.minor + due.owed_minor, currency)
+    of_all = " of all periods of the year" if is_of_year else ""
+    yield f"less usage, caps and fees{of_all}", _money(due.owed_minor, currency)
+    yield "missing", _money(due.minor, currency)
 
 
 def _arithmetic_of_fee(contract: PayerContract, due: FeeDue, charges: Sequence[Charge]) -> Iterator[tuple[str, str]]:
-    """What a per cent is of, the days, the exchange, the rounding, and what was left for a credit."""
-    fee, currency, (charged, whole) = due.agreed.fee, contract.payer.currency, due.days
-    minor = 10 ** exponent(currency)
+    """What a per cent is of, or the days and the exchange; the rounding, and what was left for a credit."""
+    fee, currency, exact = due.agreed.fee, contract.payer.currency, due.exact_minor
     if fee.amount is not None:
-        yield fee.name, f"{_text(Fraction(fee.amount))} {due.agreed.currency}"
+        amount, agreed_in = Fraction(fee.amount), due.agreed.currency
+        yield fee.name, f"{_text(amount)} {agreed_in}"
+        yield from _agreed(contract, amount, due.days, agreed_in, exact)
     else:
-        lines = Counter[str]()
-        for key, _, _, of_charge, *_ in charges:
-            is_mine = due.of in {("", ""), (key.tenant, key.device)} and key.kind is ChargeKind.USAGE
-            if is_mine and key.meter is not None and fee.covers(key.meter, key.zone):
-                parts = key.meter.value, place_text(key.meter, key.zone), key.window and f"window {key.window}"
-                lines[f"{', '.join(filter(None, parts))} at {key.price}"] += of_charge
-        for line, of_line in lines.items():
-            yield line, f"{amount_text(of_line, currency)} {currency}"
-        if len(lines) > 1 or lines.total() != due.usage_minor:
-            words = "together" if lines.total() == due.usage_minor else "together, after caps"
-            words += f", on {charged} of {whole} days" if charged != whole else ""
-            yield words, f"{_text(due.usage_minor / minor)} {currency}"
-        percent = Fraction(fee.percent or 0) / 100
-        yield f"{fee.percent:f} % of it", f"{_text(due.usage_minor * percent / minor)} {currency}"
-    if charged != whole and fee.amount is not None:
-        yield f"{charged} of {whole} days", f"{_text(due.exact_minor / due.agreed.worth)} {due.agreed.currency}"
-    if fee.amount is not None and due.agreed.currency != currency:
-        rate = due.agreed.worth / minor
-        yield f"exchanged at {_text(rate)}", f"{_text(due.exact_minor / minor)} {currency}"
-    rounded = round_ratio(*due.exact_minor.as_integer_ratio())
-    yield "rounded, a half up", f"{amount_text(rounded, currency)} {currency}"
+        yield from _usage_of_fee(due, charges, currency)
+        yield f"{fee.percent:f} % of it", f"{_text(exact / 10 ** exponent(currency))} {currency}"
+    yield "rounded, a half up", _money(round_ratio(*exact.as_integer_ratio()), currency)
     if due.is_limited:
-        yield "limited to what was charged", f"{amount_text(due.minor, currency)} {currency}"
+        yield "limited to what was charged", _money(due.minor, currency)
+
+
+def _usage_of_fee(due: FeeDue, charges: Sequence[Charge], currency: str) -> Iterator[tuple[str, str]]:
+    """What a per cent is of: usage by line, then what caps left of it on the fee's days."""
+    lines, (charged, whole), usage = Counter[str](), due.days, due.usage_minor
+    for key, _, _, of_charge, *_ in charges:
+        is_mine = due.of in {("", ""), (key.tenant, key.device)} and key.kind is ChargeKind.USAGE
+        if is_mine and key.meter is not None and due.agreed.fee.covers(key.meter, key.zone):
+            parts = key.meter.value, place_text(key.meter, key.zone), key.window and f"window {key.window}"
+            lines[f"{', '.join(filter(None, parts))} at {key.price}"] += of_charge
+    yield from ((line, _money(of_line, currency)) for line, of_line in lines.items())
+    if len(lines) > 1 or lines.total() != usage:
+        words = "together" if lines.total() == usage else "together, after caps"
+        words += f", on {charged} of {whole} days" if charged != whole else ""
+        yield words, f"{_text(usage / 10 ** exponent(currency))} {currency}"
 
 
 def with_hours_again(

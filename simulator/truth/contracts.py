@@ -174,32 +174,8 @@ class AgreedCap(NamedTuple):
     meters: tuple[str, ...]
 
 
-class AgreedFee(NamedTuple):
-    """An amount, or per cent of the usage of some meters and zones (empty: all), for the days from `begin` to `end`.
-
-    `in_currency`: that of the tariff; "" is the payer's.
-    """
-
-    id: str
-    name: str
-    amount: Fraction | None
-    percent: Fraction | None
-    scope: str
-    every: str
-    proration: str
-    begin: date
-    end: date
-    meters: tuple[str, ...]
-    zones: tuple[str, ...]
-    in_currency: str
-
-
-class AgreedDearest(NamedTuple):
-    """Of the facts of some meters and zones (empty: all) within `minutes` of the first, the dearest is paid."""
-
-    minutes: Fraction
-    meters: tuple[str, ...]
-    zones: tuple[str, ...]
+Stated = dict[str, Any]
+"""What a contract states, unread: the simulator does not know what it comes to, the tests do."""
 
 
 class AgreedTariff(NamedTuple):
@@ -212,8 +188,8 @@ class AgreedTariff(NamedTuple):
     minimum_amount: Fraction | None
     proration: str
     minimum_without_devices: bool
-    fees: tuple[AgreedFee, ...]
-    dearest: tuple[AgreedDearest, ...]
+    fees: tuple[Stated, ...]
+    dearest: tuple[Stated, ...]
 
 
 class AgreedDevice(NamedTuple):
@@ -248,7 +224,7 @@ class AgreedAccount(NamedTuple):
     payer: AgreedPayer | None
     tariff: str
     devices: tuple[AgreedDevice, ...]
-    fees: tuple[AgreedFee, ...]
+    fees: tuple[Stated, ...]
 
 
 class AgreedRate(NamedTuple):
@@ -355,7 +331,7 @@ class TrueContracts:
             self.accounts[account.id, account.effective_from] = account
         for body in document.get("exchange_rate", ()):
             rate = AgreedRate(
-                body["id"], _moment(body["effective_from"]), body["currency"], body["into"], _number(body["rate"])
+                body["id"], _moment(body["effective_from"]), body["currency"], body["into"], number_of(body["rate"])
             )
             self.rates[rate.id, rate.effective_from] = rate
 
@@ -375,7 +351,7 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
     if body.get("includes_tax") or "year" in spans:
         raise TruthError("the truth knows amounts without tax, caps of a day or period, and minimums of a period")
     caps = tuple(
-        AgreedCap(one["scope"], one["span"], _number(one["amount"]), tuple(one.get("meters", ())))
+        AgreedCap(one["scope"], one["span"], number_of(one["amount"]), tuple(one.get("meters", ())))
         for one in body.get("caps", ())
     )
     least = body.get("minimum_amount")
@@ -386,14 +362,11 @@ def _tariff(body: dict[str, Any]) -> AgreedTariff:
         tuple(_price(one, body.get("pools", ())) for one in body["prices"]),
         windows,
         caps,
-        None if least is None else _number(least),
+        None if least is None else number_of(least),
         body.get("proration", "by_day"),
         body.get("minimum_without_devices", False),
-        tuple(_fee(one, body["currency"]) for one in body.get("fees", ())),
-        tuple(
-            AgreedDearest(_number(one["minutes"]), tuple(one.get("meters", ())), tuple(one.get("zones", ())))
-            for one in body.get("dearest", ())
-        ),
+        tuple(body.get("fees", ())),
+        tuple(body.get("dearest", ())),
     )
 
 
@@ -413,26 +386,6 @@ def _hours(text: str) -> tuple[time, time]:
     return begin, end
 
 
-def _fee(body: dict[str, Any], currency: str) -> AgreedFee:
-    amount, percent = body.get("amount"), body.get("percent")
-    if body.get("devices") or body.get("vat"):
-        raise TruthError("the truth knows fees of all devices, with the payer's tax")
-    return AgreedFee(
-        body["id"],
-        body["name"],
-        None if amount is None else _number(amount),
-        None if percent is None else _number(percent),
-        body.get("scope", "account"),
-        body.get("every", "period"),
-        body.get("proration", "by_day"),
-        _day(body.get("begin"), date.min),
-        _day(body.get("end"), date.max),
-        tuple(body.get("meters", ())),
-        tuple(body.get("zones", ())),
-        currency,
-    )
-
-
 def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice:
     named = next((one for one in pools if one["id"] == body.get("pool")), {})
     span = (named or body).get("span", "cycle")
@@ -444,7 +397,7 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
     if {"devices", "times", "amounts", "vat", "name"} & set(body) or ("step_amount" in body and "step" not in body):
         raise TruthError("the truth knows prices of all devices, with one amount or tiers, and the payer's tax")
     tiers = tuple(
-        AgreedTier(None if tier.get("up_to") is None else _number(tier["up_to"]), _number(tier["unit_amount"]))
+        AgreedTier(None if tier.get("up_to") is None else number_of(tier["up_to"]), number_of(tier["unit_amount"]))
         for tier in body.get("tiers", ())
     )
     return AgreedPrice(
@@ -454,14 +407,14 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
         body["unit"],
         tiers or (AgreedTier(None, _one_amount(body)),),
         body.get("tier_mode", "graduated") if tiers else "",
-        _number((named or body).get("allowance", 0)),
+        number_of((named or body).get("allowance", 0)),
         scope,
         named.get("id", ""),
-        _number(body.get("step", 0)),
-        None if body.get("most") is None else _number(body["most"]),
+        number_of(body.get("step", 0)),
+        None if body.get("most") is None else number_of(body["most"]),
         body.get("direction", ""),
         body.get("after", ""),
-        _number(body.get("within", 0)),
+        number_of(body.get("within", 0)),
         span,
     )
 
@@ -469,8 +422,8 @@ def _price(body: dict[str, Any], pools: Iterable[dict[str, Any]]) -> AgreedPrice
 def _one_amount(body: dict[str, Any]) -> Fraction:
     """The amount of a unit, of which a step has several."""
     if "step_amount" in body:
-        return _number(body["step_amount"]) / _number(body["step"])
-    return _number(body["unit_amount"])
+        return number_of(body["step_amount"]) / number_of(body["step"])
+    return number_of(body["unit_amount"])
 
 
 def _account(body: dict[str, Any]) -> AgreedAccount:
@@ -490,9 +443,9 @@ def _account(body: dict[str, Any]) -> AgreedAccount:
         payer["currency"],
         payer["time_zone"],
         payer["vat"]["category"],
-        _number(payer["vat"].get("rate", 0)),
+        number_of(payer["vat"].get("rate", 0)),
         payer["vat"].get("exemption_reason", ""),
-        _day(body.get("year_begins"), date(2000, 1, 1)),
+        day_of(body.get("year_begins"), date(2000, 1, 1)),
     )
     return AgreedAccount(
         body["id"],
@@ -502,11 +455,11 @@ def _account(body: dict[str, Any]) -> AgreedAccount:
         agreed,
         body["tariff"],
         devices,
-        tuple(_fee(one, "") for one in body.get("fees", ())),
+        tuple(body.get("fees", ())),
     )
 
 
-def _number(given: str | int | Decimal) -> Fraction:
+def number_of(given: str | int | Decimal) -> Fraction:
     # Never a float: 0.1 would not be a tenth.
     if isinstance(given, bool) or not isinstance(given, str | int | Decimal):
         raise TypeError(f"{given!r} is no number of a contract")
@@ -520,5 +473,5 @@ def _moment(given: datetime | str) -> datetime:
     return moment
 
 
-def _day(given: date | str | None, otherwise: date) -> date:
+def day_of(given: date | str | None, otherwise: date) -> date:
     return date.fromisoformat(given) if isinstance(given, str) else given or otherwise

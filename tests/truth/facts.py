@@ -33,6 +33,7 @@ from simulator.truth.contracts import (
     quarters_of,
 )
 from simulator.truth.shapes import TruthError
+from tests.truth.agreed import dearest_of
 
 
 class TrueVisit(NamedTuple):
@@ -302,14 +303,14 @@ def _passage_price(
 def _dearest(found: list[Used]) -> list[Used]:
     """Of the facts of a device that cost something, within the time from the first, only the dearest costs it."""
     free: set[int] = set()
-    rules = {(rule, one.account, one.tenant, one.device) for one in found for rule in one.tariff.dearest}
+    rules = {(rule, one.account, one.tenant, one.device) for one in found for rule in dearest_of(one.tariff.dearest)}
     for rule, *whose in rules:
         mine = [
             number
             for number, one in enumerate(found)
             if [one.account, one.tenant, one.device] == whose
             and one.minor
-            and rule in one.tariff.dearest
+            and rule in dearest_of(one.tariff.dearest)
             and (not rule.meters or one.price.meter in rule.meters)
             and (not rule.zones or "*" in rule.zones or one.zone in rule.zones)
         ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from simulator.truth import owed
 from simulator.truth.charging import TrueCharge, TrueKey, Used, Worth, number_text, price_text
 from simulator.truth.contracts import (
-    AgreedFee,
+    AgreedAccount,
     AgreedTariff,
     TrueContracts,
     TrueDays,
@@ -18,6 +18,7 @@ from simulator.truth.contracts import (
     half_up,
     quarters_of,
 )
+from tests.truth.agreed import AgreedFee, fees_of
 from tests.truth.facts import TrueFacts
 
 NO_FACTS = TrueFacts()
@@ -164,16 +165,20 @@ def _fees(
 
 def _fees_of(contracts: TrueContracts, name: str, days: TrueDays) -> list[_Fee]:
     """Each fee with its days; a day belongs to the last version in force on it, and to who has it at its end."""
-    on_day: dict[date, tuple[AgreedFee, ...]] = {}
+    stated: dict[date, tuple[AgreedTariff, AgreedAccount]] = {}
     held: dict[Owner, set[datetime]] = {("", "", ""): set()}
     for moment, local in quarters_of(days):
         account = contracts.account(name, moment)
         if account is not None:
-            on_day[local.date()] = (*contracts.tariff(account.tariff, moment).fees, *account.fees)
+            stated[local.date()] = contracts.tariff(account.tariff, moment), account
             held["", "", ""].add(moment)
             for one in account.devices:
                 if one.begin <= moment and (one.end is None or moment < one.end):
                     held.setdefault((one.region, one.tenant, one.device), set()).add(moment)
+    on_day = {
+        day: [*fees_of(tariff.fees, tariff.currency), *fees_of(account.fees, "")]
+        for day, (tariff, account) in stated.items()
+    }
     found = []
     for owner, moments in held.items():
         there = days_held(days, moments.__contains__)
