@@ -249,19 +249,13 @@ def pool_shares(uses: Uses) -> Iterable[PoolShare]:
         return [PoolShare(place, price.text, price.tax, whole, price.free_of(whole), amount)]
     price = next(iter(uses))[0]
     if any(other is not price for other, _ in uses):
-        if len({(one.terms, one.text, one.tax) for one, _ in uses}) > 1:
-            return PoolSoFar().add(uses)
-        quantities: dict[Place, int] = {}
-        for (_, place), quantity in uses.items():
-            quantities[place] = quantities.get(place, 0) + quantity
-        rows = sorted(quantities.items())
-    else:
-        rows = sorted([(place, quantity) for (_, place), quantity in uses.items()])
+        return PoolSoFar().add(uses)
+    rows = sorted([(place, quantity) for (_, place), quantity in uses.items()])
     weights = [quantity for _, quantity in rows]
     whole = sum(weights)
-    exact, free = price.exact_minor(whole), price.free_of(whole)
+    exact, free, (numerator, denominator) = price.exact_minor(whole), price.free_of(whole), price.allowance
     amounts = split(round_ratio(*exact), exact, weights)
-    frees = split(free, Exact(free), weights) if free else [0] * len(weights)
+    frees = split(free, Exact(min(whole * denominator, numerator), denominator), weights) if free else [0] * len(rows)
     return [
         PoolShare(place, price.text, price.tax, quantity, *parts)
         for (place, quantity), *parts in zip(rows, frees, amounts, strict=True)

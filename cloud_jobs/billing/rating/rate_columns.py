@@ -257,7 +257,7 @@ def _flat_shares(pools: _Pools) -> _Shares:
         columns.text[price],
         columns.tax[price],
         quantity,
-        split_columns(free, free, whole, quantity, of),
+        split_columns(free, np.minimum(whole * per, allowance), per * whole, quantity, of),
         split_columns(amount, exact, below * whole, quantity, of),
     )
 
