@@ -26,52 +26,59 @@ from waybill.daemon.durable_file import alone_in, replace_durably
 from waybill.identity.broker_conf import broker_rules, rules_version
 from waybill.identity.claims import broker_password, is_broker_password, password_file
 from waybill.identity.names import PrincipalKind, principal
+from waybill.mqtt.broker_log import ProcessState, ask_broker, process_state
 
 # The broker's process: found by its settings, reloaded by one signal.
 
 
 class BrokerProcess(NamedTuple):
-    """A process. `started`: in clock ticks since boot, because a process id may be used again."""
+    """A process, and its own certificate, which it reads with the other files; empty if only the broker may read it."""
 
     pid: int
     started: str
+    certificate: bytes
 
 
 def running_broker(place: BrokerProcessPlace) -> BrokerProcess:
     """The broker's process. Raises BrokerUnreachable if there is none, or if it is another program."""
-    try:
-        pid = int(place.pid_file.read_bytes().strip())
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError) as error:
-        raise BrokerUnreachable(f"no broker runs ({place.pid_file})") from error
-    # The name is in parentheses and may itself contain parentheses.
-    name, after = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
-    if name != place.program or after[0] == "Z":
-        raise BrokerUnreachable(f"process {pid} is {name}, not a running {place.program}: no signal is sent")
-    return BrokerProcess(pid, after[19])
+    return _process(place, _state(place))
 
 
 def reload_broker(place: BrokerProcessPlace) -> BrokerProcess:
     """Send SIGHUP to a broker, so that it reads its files. Raises BrokerUnreachable."""
     process = running_broker(place)
     # SIGHUP would end a broker that has not installed its handler yet.
-    if not _handles_hangup(process.pid):
-        raise BrokerUnreachable(f"the broker, process {process.pid}, is not ready for a signal yet")
-    try:
-        os.kill(process.pid, signal.SIGHUP)
-    except OSError as error:
-        raise BrokerUnreachable(f"the broker, process {process.pid}, cannot be signalled: {error}") from error
+    state = _state(place, reload=True)
+    if not state.is_ready:
+        raise BrokerUnreachable(f"the broker, process {state.pid}, is not ready for a signal yet")
+    if place.pid_file is not None:
+        try:
+            os.kill(state.pid, signal.SIGHUP)
+        except OSError as error:
+            raise BrokerUnreachable(f"the broker, process {state.pid}, cannot be signalled: {error}") from error
     return process
 
 
-def _handles_hangup(pid: int) -> bool:
-    """Whether a process has a handler for SIGHUP (`SigCgt` of proc(5))."""
+def _process(place: BrokerProcessPlace, state: ProcessState) -> BrokerProcess:
+    certificate = b""
+    with contextlib.suppress(OSError):
+        certificate = _read(place.server.files.certificate) if place.server is not None else b""
+    return BrokerProcess(state.pid, state.started, certificate)
+
+
+def _state(place: BrokerProcessPlace, *, reload: bool = False) -> ProcessState:
+    """The broker's process. `reload`: a broker with a control socket, if it is ready, reads its files."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
+        if place.pid_file is None:
+            return ask_broker(str(place.control_socket), reload=reload)
+        state = process_state(int(place.pid_file.read_bytes().strip()))
+    except (OSError, ValueError) as error:
+        raise BrokerUnreachable(f"no broker runs ({place.pid_file or place.control_socket})") from error
+    if state.program != place.program:
+        raise BrokerUnreachable(
+            f"process {state.pid} is {state.program}, not a running {place.program}: no signal is sent"
+        )
+    return state
 
 
 # Session takeover: a connection with the same client id ends the device's session.
@@ -204,7 +211,7 @@ class StepRunner:
 
     @property
     def is_other_broker(self) -> bool:
-        """Whether the running broker was started after the last reload."""
+        """Whether the broker was started, or got another certificate, after the last reload."""
         try:
             return self._files.process() != self._reloaded
         except BrokerUnreachable:

@@ -19,7 +19,7 @@ from gateway.commands import checked_settings, errors_as_messages, say_warnings,
 from gateway.config import OPEN_WORD, open_registry
 from gateway.status_answer import check_answering
 from waybill.identity.authority import is_chain_to, read_certificates, regional_name
-from waybill.identity.authority_folder import AuthorityFolder, IssuedCertificate
+from waybill.identity.authority_folder import IssuedCertificate
 from waybill.identity.errors import IdentityError
 from waybill.identity.names import PrincipalKind, principal
 from waybill.mqtt.broker_settings import unusable_files
@@ -67,7 +67,7 @@ def _open(settings: AccessSettings) -> Iterator[str]:
 
 def _authority_problems(settings: AccessSettings) -> Iterator[str]:
     try:
-        folder = AuthorityFolder.open(settings.authority.folder, settings.authority.key)
+        folder = settings.authority.open()
     except IdentityError as error:
         yield f"authority.folder: {error}"
         return

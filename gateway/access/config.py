@@ -11,6 +11,7 @@ from gateway.config import RegistrySettings, Word
 from waybill.daemon.logs import LogSettings
 from waybill.daemon.status_reader import StatusEndpoint
 from waybill.daemon.tls import TlsSettings
+from waybill.identity.authority_folder import AuthorityFolder, add_certificates
 from waybill.identity.broker_conf import MosquittoSettings, ServerFiles
 from waybill.mqtt.broker_settings import BrokerSettings, Port
 from waybill.settings import Settings
@@ -59,15 +60,23 @@ class ClaimServer(BrokerServer):
 class BrokerProcessPlace(Settings):
     """A broker on the same machine: the files that it reads, its process, and its log.
 
+    `pid_file`: its process, if this program sees it; else `control_socket` of `waybill.mqtt.broker_log`.
     `program`: the expected process name; another process gets no signal. `log_file`: where refusals are counted.
     """
 
     rules_file: Path
     password_file: Path
-    pid_file: Path
+    pid_file: Path | None = None
+    control_socket: Path | None = None
     program: str = Field(default="mosquitto", min_length=1, max_length=15)
     log_file: Path | None = None
     server: BrokerServer | None = None
+
+    @model_validator(mode="after")
+    def _has_a_process(self) -> Self:
+        if (self.pid_file is None) == (self.control_socket is None):
+            raise ValueError("pid_file, control_socket: exactly one of them says where the broker's process is")
+        return self
 
 
 class GuardedBroker(BrokerProcessPlace):
@@ -104,10 +113,21 @@ class EnrolmentPlace(Settings):
 
 
 class AuthorityPlace(Settings):
-    """The region's authority. `key`: its key file, if not in the folder."""
+    """The region's authority. `key`: its key file, if not in the folder.
+
+    `source`: a folder whose certificates are added to `folder` at the start: the authority's own, and what the office
+    issued, `SERIAL.pem`.
+    """
 
     folder: Path
     key: Path | None = None
+    source: Path | None = None
+
+    def open(self) -> AuthorityFolder:
+        """Raises AuthorityMissing, AuthorityFolderError."""
+        if self.source is not None:
+            add_certificates(self.folder, self.source)
+        return AuthorityFolder.open(self.folder, self.key)
 
 
 class AccessEndpoint(StatusEndpoint):

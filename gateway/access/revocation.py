@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives import serialization
 from gateway.access.config import AuthorityPlace
 from waybill.identity.authority import Authority, Revoked, common_name, read_certificates
 from waybill.identity.authority import sign_revocation_list as sign
-from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.errors import IdentityError, NotAnAuthority
 
 # The revocation list of the region's authority: signed again on changes and long before its end.
@@ -35,8 +34,8 @@ class OwnList:
     """
 
     def __init__(self, place: AuthorityPlace, former: Mapping[str, RevocationList]) -> None:
-        """Raises AuthorityFolderError."""
-        self.folder = AuthorityFolder.open(place.folder, place.key)
+        """Raises AuthorityMissing, AuthorityFolderError."""
+        self.folder = place.open()
         self.current: RevocationList | None = None
         self.is_ours = False
         if (found := former.get(self.issuer)) is not None:

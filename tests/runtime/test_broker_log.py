@@ -1,15 +1,19 @@
 """A broker's log has whom it refused, all of them, and nothing of the messages."""
 
+import getpass
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.waiting import PATIENCE
-from waybill.mqtt.broker_log import MAX_COUNTED, MAX_SUBSCRIPTIONS, LogFilter
+from deploy.local.mosquitto import mosquitto_program
+from tests.waiting import PATIENCE, wait_until
+from waybill.identity.broker_conf import broker_log_lines, conf_text
+from waybill.mqtt.broker_log import MAX_COUNTED, MAX_SUBSCRIPTIONS, LogFilter, ask_broker
 
 MESSAGES = b"""Received PUBLISH from acme/a (d0, q1, r0, m1, 'waybill/1/acme/a/batch', ... (8 bytes))
 Sending PUBACK to acme/a (m1, rc0)
@@ -83,3 +87,47 @@ def test_a_program_is_who_was_started_and_its_last_lines_are_written(tmp_path: P
     assert started.returncode == 3
     (line,) = log.read_text().splitlines()
     assert line.endswith(f": {started.pid}")
+
+
+COMMAND = [sys.executable, "-m", "waybill.mqtt.broker_log"]
+
+
+def test_a_broker_behind_a_control_socket_is_told_of_and_reads_its_files(tmp_path: Path) -> None:
+    log, conf, control = tmp_path / "log", tmp_path / "conf", tmp_path / "control"
+    lines = [f"listener 0 {tmp_path}/socket", "allow_anonymous true", f"user {getpass.getuser()}", *broker_log_lines()]
+    conf.write_text(conf_text(lines))
+    control.write_text("left by a broker that was killed")
+    command = [*COMMAND, "--control", str(control), str(log), mosquitto_program(), "-c", str(conf)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as broker:
+        try:
+            wait_until(lambda: log.exists() and b" running" in log.read_bytes(), 20)
+            state = ask_broker(str(control))
+            assert (state.pid, state.program, state.is_ready) == (broker.pid, "mosquitto", True)
+            assert b"Reloading config" not in log.read_bytes()
+            assert ask_broker(str(control), reload=True) == state
+            wait_until(lambda: b"Reloading config" in log.read_bytes(), 20)
+            assert (
+                subprocess.run([*COMMAND, "--ask", str(control)], check=False, stdout=subprocess.DEVNULL).returncode
+                == 0
+            )
+        finally:
+            broker.terminate()
+        assert broker.stdout is not None
+        assert broker.stdout.read() == log.read_bytes()
+    with pytest.raises(ConnectionRefusedError):
+        ask_broker(str(control), reload=True)
+    assert subprocess.run([*COMMAND, "--ask", str(control)], check=False, stderr=subprocess.DEVNULL).returncode == 1
+
+
+def test_a_program_that_a_signal_would_end_gets_none(tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    program = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    with subprocess.Popen(
+        [*COMMAND, "--control", str(control), "/dev/null", *program], stdout=subprocess.PIPE
+    ) as broker:
+        try:
+            wait_until(control.exists, 20)
+            assert not ask_broker(str(control), reload=True).is_ready
+            assert broker.poll() is None
+        finally:
+            broker.kill()

@@ -59,7 +59,7 @@ class AccessRegion:
         )
         self.service_url = service_url
         self.port, self.endpoint = free_port(), AccessEndpoint(port=free_port())
-        self.socket, self.pid_file = folder / "guard.sock", folder / "broker.pid"
+        self.socket, self.control = folder / "guard.sock", folder / "control"
         self.log_file = folder / "mosquitto.log"
         self.config = folder / "access.toml"
         self.config.write_text(f"""
@@ -72,7 +72,7 @@ class AccessRegion:
             password_file = "{folder}/passwords"
             guard_secret_file = "{folder}/secret"
             guard_socket = "{self.socket}"
-            pid_file = "{self.pid_file}"
+            control_socket = "{self.control}"
             log_file = "{self.log_file}"
             [registry]
             tenants = ["acme", "zeta"]
@@ -98,9 +98,8 @@ class AccessRegion:
         program = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         assert program, "Mosquitto is not installed"
         with self.log_file.open("ab") as log:
-            command = broker_command(program, conf, self.log_file)
+            command = broker_command(program, conf, self.log_file, self.control)
             self.broker = subprocess.Popen(command, stdout=log, stderr=log)
-        self.pid_file.write_text(str(self.broker.pid))
         wait_until(self.socket.exists, 20)
 
     def start_daemon(self, *, wait: bool = True) -> None:
@@ -158,7 +157,7 @@ class AccessRegion:
             *broker_access_lines(
                 revocations=self.folder / "lists.pem",
                 passwords=self.folder / "passwords",
-                pid_file=self.pid_file,
+                pid_file=None,
                 guard_socket=self.socket,
             ),
             *broker_log_lines(),

@@ -215,6 +215,22 @@ class AuthorityFolder:
         return issued
 
 
+def add_certificates(folder: Path, source: Path) -> None:
+    """Add to an authority's folder what another place has of it: its certificates, and those that it issued.
+
+    In `source` all files are in one folder, as in a Kubernetes Secret. Raises AuthorityFolderError.
+    """
+    try:
+        (folder / _ISSUED).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in source.glob("*.pem"):
+            if file.name in (_ROOT, _CERTIFICATE):
+                replace_durably(folder / file.name, file.read_bytes())
+            elif not (folder / _ENDED / file.name).exists():
+                create_durably(folder / _ISSUED / file.name, file.read_bytes())
+    except OSError as error:
+        raise AuthorityFolderError(folder, f"cannot get the files of {source}: {error}") from error
+
+
 def certificates_in(folder: Path) -> list[IssuedCertificate]:
     """The authority of a folder, its root, and what it signed. Its key is not needed. Raises AuthorityFolderError."""
     issued = [*folder.glob(f"{_ISSUED}/*.pem"), *folder.glob(f"{_ENDED}/*.pem")]

@@ -193,9 +193,13 @@ def broker_log_lines() -> list[str]:
     ]
 
 
-def broker_command(program: str, conf: Path, log: Path) -> list[str]:
-    """Start a broker whose configuration has `broker_log_lines`; its log with refused publications is `log`."""
-    return [sys.executable, "-m", "waybill.mqtt.broker_log", str(log), program, "-c", str(conf)]
+def broker_command(program: str, conf: Path, log: Path, control: Path | None = None) -> list[str]:
+    """Start a broker whose configuration has `broker_log_lines`; its log with refused publications is `log`.
+
+    `control`: the socket by which an access daemon reaches a broker whose process it does not see.
+    """
+    options = ["--control", str(control)] if control is not None else []
+    return [sys.executable, "-m", "waybill.mqtt.broker_log", *options, str(log), program, "-c", str(conf)]
 
 
 def device_listener_lines(files: ServerFiles, ca: Path, rules: Path | None) -> list[str]:
@@ -215,14 +219,16 @@ def device_listener_lines(files: ServerFiles, ca: Path, rules: Path | None) -> l
     ]
 
 
-def broker_access_lines(*, revocations: Path, passwords: Path, pid_file: Path, guard_socket: Path | str) -> list[str]:
+def broker_access_lines(
+    *, revocations: Path, passwords: Path, pid_file: Path | None, guard_socket: Path | str
+) -> list[str]:
     """The files that an access daemon writes for the broker, and the socket by which it ends sessions. After the
     listener's.
     """
     return [
         f"crlfile {revocations}",
         f"password_file {passwords}",
-        f"pid_file {pid_file}",
+        *_pid_file(pid_file),
         f"listener 0 {guard_socket}",
     ]
 
@@ -234,7 +240,7 @@ def enrolment_broker_lines(
     bind: str | None,
     rules: Path,
     passwords: Path,
-    pid_file: Path,
+    pid_file: Path | None,
     factory_port: int,
     factory_ca: Path | None,
 ) -> list[str]:
@@ -256,11 +262,15 @@ def enrolment_broker_lines(
         "allow_anonymous false",
         f"acl_file {rules}",
         f"password_file {passwords}",
-        f"pid_file {pid_file}",
+        *_pid_file(pid_file),
         f"max_packet_size {_CLAIM_PACKET_BYTES}",
         "max_queued_messages 10",
         "persistence false",
     ]
+
+
+def _pid_file(path: Path | None) -> list[str]:
+    return [f"pid_file {path}"] if path is not None else []
 
 
 def _listener(port: int, bind: str | None) -> str:

@@ -3,6 +3,10 @@
 Mosquitto logs refused publications at its debug level only, with four more lines for each message. So the broker writes
 its log into a pipe, and a child of this process drops those lines. The broker replaces this process, and keeps its
 process id.
+
+`--control SOCKET` before LOG is for containers, where no other program sees the broker's process: the child tells there
+of the process and sends it SIGHUP, writes the log to its own output too, and empties LOG when it is large.
+`--ask SOCKET` prints the process, and fails without one.
 """
 
 from __future__ import annotations
@@ -12,9 +16,12 @@ import os
 import re
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 
 DENIED = re.compile(rb"^Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '([^\n]*)\n", re.MULTILINE)
 """Mosquitto's line: who published, and the topic with what follows it."""
@@ -33,6 +40,70 @@ _SUBSCRIBED = re.compile(
 )
 _OF_MESSAGES = re.compile(rb"^(?:Received |Sending |No will message|Will message |\t|(?=\n))[^\n]*\n", re.MULTILINE)
 _Sender = tuple[bytes, bytes]
+_MAX_LOG_BYTES = 16 << 20
+_STATE, _RELOAD = b"?", b"!"
+_ASKED_S, _ANSWERED_S = 0.2, 2.0
+_MAX_ANSWER_BYTES = 256
+
+
+class ProcessState(NamedTuple):
+    """A running process. `started`: in clock ticks since boot, because a process id may be used again.
+
+    `is_ready`: it has a handler for SIGHUP, which would end it otherwise.
+    """
+
+    pid: int
+    program: str
+    started: str
+    is_ready: bool
+
+
+def process_state(pid: int) -> ProcessState:
+    """A process of this machine. Raises OSError, ValueError if it has ended."""
+    # proc(5); the name is in parentheses and may itself contain parentheses
+    with open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123 - see `_filter`
+        before, _, after = file.read().rpartition(") ")
+    with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123
+        caught = next((line.split()[1] for line in file if line.startswith("SigCgt:")), "0")
+    fields = after.split()
+    if fields[0] in "ZX":
+        raise ValueError(f"process {pid} has ended")
+    is_ready = bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
+    return ProcessState(pid, before.partition("(")[2], fields[19], is_ready)
+
+
+def ask_broker(control: str, *, reload: bool = False) -> ProcessState:
+    """The broker behind a control socket, after SIGHUP with `reload` if it is ready. Raises OSError, ValueError."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWERED_S)
+        connection.connect(control)
+        connection.sendall(_RELOAD if reload else _STATE)
+        pid, is_ready, started, program = connection.recv(_MAX_ANSWER_BYTES).decode().split(" ", 3)
+    return ProcessState(int(pid), program, started, is_ready == "1")
+
+
+class _Control:
+    """The socket at which the broker's process is asked for. Without a path it is never asked."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.broker = path, os.getppid()
+        self.sockets = [socket.socket(socket.AF_UNIX)] if path else []
+        for one in self.sockets:
+            # A broker before us may have been killed.
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - see `_filter`
+            one.bind(path)
+            one.listen()
+
+    def answer(self) -> None:
+        """Answer who has connected; whoever is slow gets no answer, because the log waits."""
+        with suppress(OSError, ValueError), self.sockets[0].accept()[0] as connection:
+            connection.settimeout(_ASKED_S)
+            asked, state = connection.recv(1), process_state(self.broker)
+            # An ended broker's id may belong to another process; then it is not our parent.
+            if asked == _RELOAD and state.is_ready and os.getppid() == self.broker:
+                os.kill(self.broker, signal.SIGHUP)
+            connection.sendall(f"{state.pid} {state.is_ready:d} {state.started} {state.program}".encode())
 
 
 class LogFilter:
@@ -98,29 +169,39 @@ class LogFilter:
         return b""
 
 
-def _filter(source: int, path: str) -> None:
+def _filter(source: int, path: str, control: _Control) -> None:
     """Runs until the program has ended. It must never block the broker: lines that cannot be written are dropped."""
     lines, ended = LogFilter(), select.poll()
     ended.register(source, 0)
+    sources = [source, *(one.fileno() for one in control.sockets)]
     while True:
-        ready, _, _ = select.select([source], [], [], _COUNTED_S)
-        chunk = os.read(source, _PIPE_BYTES) if ready else b""
-        is_over = bool(ready) and not chunk
-        kept = lines.feed(chunk, is_last=is_over)
-        if kept:
-            try:
-                # Opened each time: a log that was renamed is another file.
-                with open(path, "ab") as log:  # noqa: PTH123 - a few objects less in a process that does nothing else
-                    log.write(kept)
-            except OSError as error:
-                sys.stderr.write(f"{path}: {error.strerror}\n")
+        ready, _, _ = select.select(sources, [], [], _COUNTED_S)
+        chunk = os.read(source, _PIPE_BYTES) if source in ready else b""
+        is_over = source in ready and not chunk
+        if kept := lines.feed(chunk, is_last=is_over):
+            _write(kept, path, is_copied=bool(control.sockets))
         if is_over:
             return
+        if any(one in ready for one in sources[1:]):
+            control.answer()
         # Each line is a write of the broker's; who reads them one by one takes more time than the broker.
         ended.poll(_READ_EACH_MS)
 
 
-def main(path: str, command: list[str]) -> None:
+def _write(kept: bytes, path: str, *, is_copied: bool) -> None:
+    try:
+        # Opened each time: a log that was renamed is another file.
+        with open(path, "ab") as log:  # noqa: PTH123 - a few objects less in a process that does nothing else
+            if is_copied and log.tell() > _MAX_LOG_BYTES:
+                log.truncate(0)
+            log.write(kept)
+        if is_copied:
+            os.write(1, kept)
+    except OSError as error:
+        sys.stderr.write(f"{path}: {error.strerror}\n")
+
+
+def main(path: str, command: list[str], control: str = "") -> None:
     """Become the program; a child filters its log. Raises OSError."""
     source, target = os.pipe()
     fcntl.fcntl(target, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -128,7 +209,7 @@ def main(path: str, command: list[str]) -> None:
         os.close(target)
         # It ends with the broker, whose last lines it still writes.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-        _filter(source, path)
+        _filter(source, path, _Control(control))
         os._exit(0)
     os.close(source)
     os.dup2(target, 1)
@@ -137,4 +218,9 @@ def main(path: str, command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    if sys.argv[1] == "--ask":
+        sys.stdout.write(f"{ask_broker(sys.argv[2])}\n")
+    elif sys.argv[1] == "--control":
+        main(sys.argv[3], sys.argv[4:], sys.argv[2])
+    else:
+        main(sys.argv[1], sys.argv[2:])

@@ -1,12 +1,15 @@
 """The broker's process, which gets a signal only once it handles it, and its password, which is the guard's."""
 
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +26,10 @@ _IGNORES_NOTHING = "import sys; print(flush=True); sys.stdin.read()"
 _HANDLES = "import signal, sys; signal.signal(signal.SIGHUP, lambda *_: None); " + _IGNORES_NOTHING
 
 
-def files(folder: Path, pid: int, program: str) -> BrokerFiles:
+def files(folder: Path, pid: int, program: str, **more: Any) -> BrokerFiles:
     names = ("rules_file", "revocation_file", "password_file", "guard_socket", "guard_secret_file", "pid_file")
     (folder / "pid_file").write_text(f"{pid}\n")
-    return BrokerFiles(GuardedBroker(program=program, **{name: folder / name for name in names}), "eu", ())
+    return BrokerFiles(GuardedBroker(program=program, **{name: folder / name for name in names}, **more), "eu", ())
 
 
 @pytest.mark.parametrize(("code", "is_ready"), [(_IGNORES_NOTHING, False), (_HANDLES, True)])
@@ -47,6 +50,20 @@ def test_a_broker_that_is_still_starting_gets_no_signal_that_would_end_it(
             files(tmp_path, process.pid, "mosquitto").reload()
         assert process.poll() is None
         process.stdin.close() if process.stdin else None
+
+
+def test_a_broker_whose_certificate_was_renewed_is_another_one_until_it_has_read_it(tmp_path: Path) -> None:
+    tls = {name: tmp_path / f"{name}.pem" for name in ("ca", "certificate", "key")}
+    server = {"conf_file": tmp_path / "conf", "folder": tmp_path, "tls": tls}
+    broker = files(tmp_path, os.getpid(), Path("/proc/self/comm").read_text().strip(), server=server)
+    before = broker.process()
+    tls["certificate"].write_text("renewed")
+    assert broker.process() != before
+    former = signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        assert broker.reload() == broker.process()
+    finally:
+        signal.signal(signal.SIGHUP, former)
 
 
 def is_password_of_secret(folder: Path) -> bool:

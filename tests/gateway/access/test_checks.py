@@ -16,6 +16,7 @@ from gateway.access.daemon import AccessDaemon
 from gateway.config import RegistrySettings
 from tests.identity.makers import CERTIFICATE, CHANGE, active, expected, operator, operators_file, trusting
 from tests.tokens import token_file
+from waybill.identity.authority_folder import AuthorityFolder
 from waybill.identity.confirmations import decode_confirmation, encode_confirmation, is_of_its_region
 from waybill.identity.errors import IdentityError, SignatureRefused
 from waybill.identity.pki_folder import PkiFolder
@@ -121,11 +122,32 @@ def test_a_file_that_fits_its_machine_is_right_and_prepared(
     assert (tmp_path / "rules").exists()
 
 
+def test_an_authority_in_a_secret_gets_a_folder_that_knows_what_the_office_issued(
+    check: Callable[..., tuple[int, str]], made: Path, tmp_path: Path
+) -> None:
+    office, given, folder = made / "pki/regions/eu", tmp_path / "given", tmp_path / "authority"
+    given.mkdir()
+    for file in (*office.glob("authority.*"), office / "root.pem", *office.glob("issued/*.pem")):
+        (given / file.name).write_bytes(file.read_bytes())
+    placed = f'folder = "{folder}"\nsource = "{given}"\nkey = "{given}/authority.key"'
+    former = f'folder = "{office}"'
+    assert check(former, placed, "prepare")[0] == 0
+    issued = {file.name for file in office.glob("issued/*.pem")}
+    assert {file.name for file in folder.glob("issued/*.pem")} == issued != set()
+    # What has been put away stays there, and the key stays where it was.
+    AuthorityFolder.open(folder, given / "authority.key").put_away(min(issued))
+    assert check(former, placed, "prepare")[0] == 0
+    assert {file.name for file in folder.glob("*/*.pem")} == issued
+    assert {file.name for file in folder.glob("issued/*.pem")} == issued - {min(issued)}
+    assert not (folder / "authority.key").exists()
+
+
 WRONG = [
     ('region = "eu"', 'region = "us"', "region: 'us' has the authority"),
     ("pki/regions/eu", "pki/regions/mars", "authority.folder: "),
     ("/eu.key", "/nobody.key", "registry.key: "),
     ("/operators.toml", "/nobody.toml", "registry.operators: "),
+    ("[broker.server]\n", 'control_socket = "/run/control"\n[broker.server]\n', "exactly one of them"),
     ("/eu/certificate.pem", "/us/certificate.pem", "is the certificate of access@us"),
     ("/eu/certificate.pem", "/server/certificate.pem", "is the certificate of broker@eu (kind server)"),
     ("[registry]\n", '[registry]\naccess.token_file = "/nowhere"\n', "registry.access.token_file: "),
