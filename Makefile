@@ -81,11 +81,13 @@ bench-source-growth: setup  ## What the Pulsar source holds over 1,000 micro-bat
 bench-replication: setup  ## How long a record takes from a region to the centre, at rest and over a slow link
 	@$(PYTHON) -m benchmarks.replication
 
-check: python  ## Format, lint, types, layers
+check: python  ## Format, lint, types, layers, charts
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
+	@deploy/bootstrap.sh helm
+	@$(PYTEST) tests/deploy/kubernetes/test_charts.py -q
 
 format: python  ## Put the code in its format
 	@.venv/bin/ruff format .

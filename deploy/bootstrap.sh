@@ -5,12 +5,13 @@
 #
 #   deploy/bootstrap.sh            everything (what `make setup` calls)
 #   deploy/bootstrap.sh python     the virtual environment only
-#   deploy/bootstrap.sh STEP       console, pulsar, invoice-rules, delta, package-tools, image-tools or kubernetes-tools only
+#   deploy/bootstrap.sh STEP       console, pulsar, invoice-rules, delta, helm, package-tools, image-tools or kubernetes-tools only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PULSAR_VERSION=4.0.8
 VERSITYGW_VERSION=1.8.0
+HELM_VERSION=3.18.6
 CACHE=${WAYBILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/waybill}
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*"; }
@@ -267,6 +268,25 @@ install_versitygw() {
   mv -T "$work" "$folder" 2>/dev/null || rm -rf "$work"
 }
 
+# --- helm, with which `make check` renders the charts, built by Go -------------------------------------------------------
+# Beside what else runs: `nice`. It must be told for which Kubernetes its checks are, else it believes in 1.20.
+install_helm() {
+  local folder="$CACHE/kubernetes/bin" minor work flags="-s -w" package
+  [ -x "$folder/helm" ] && return
+  minor=$(go_minor || true)
+  [ "${minor:-0}" -ge 21 ] || fail "the charts of deploy/helm cannot be checked: Go 1.25 or newer is needed to build helm"
+  say "building helm $HELM_VERSION with Go (two to four minutes, once)"
+  mkdir -p "$folder"
+  work=$(mktemp -d "$folder/helm.XXXXXX")
+  for package in pkg/chartutil pkg/lint/rules; do
+    flags+=" -X helm.sh/helm/v3/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/$package.k8sVersionMinor=33"
+  done
+  GOTOOLCHAIN=$([ "$minor" -lt 25 ] && echo auto || go env GOTOOLCHAIN) CGO_ENABLED=0 GOBIN="$work" \
+    nice -n 10 go install -trimpath -ldflags "$flags" "helm.sh/helm/v3/cmd/helm@v$HELM_VERSION"
+  mv "$work/helm" "$folder/helm"
+  rmdir "$work"
+}
+
 # --- promtool, which the tests hold alert rules and dashboards against -------------------------------------------------
 # apt holds the package against the signed index of Debian. Unpacked, not installed: Debian's package would start a Prometheus of its own, and installing it needs root.
 install_promtool() {
@@ -312,7 +332,8 @@ case "${1:-all}" in
   delta) mkdir -p "$CACHE"; install_delta ;;
   package-tools) need_package_tools; install_missing ;;
   image-tools) need_image_tools; install_missing ;;
-  kubernetes-tools) need_kubernetes_tools; install_missing ;;
+  helm) install_helm ;;
+  kubernetes-tools) need_kubernetes_tools; install_missing; install_helm ;;
   all) mkdir -p "$CACHE"; need_system_packages; install_missing; beside install_python build_console install_from_maven install_versitygw install_promtool ;;
-  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, package-tools, image-tools, kubernetes-tools, or nothing for all)" ;;
+  *) fail "unknown step '$1' (python, console, pulsar, invoice-rules, verapdf, delta, helm, package-tools, image-tools, kubernetes-tools, or nothing for all)" ;;
 esac

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Builds the programs of the cluster from Debian's packages and Go's modules into the user's cache: Kubernetes, CoreDNS,
-# helm, kube-router (for NetworkPolicies), and the image of the first process of each pod. Go holds each module against
-# its checksum database. About 20 minutes of two cores, once.
+# kube-router (for NetworkPolicies), and the image of the first process of each pod; helm is built by
+# deploy/bootstrap.sh. Go holds each module against its checksum database. About 20 minutes of two cores, once.
 set -euo pipefail
 SOURCES=$(cd "$(dirname "$0")" && pwd)/go
 HOME_FOLDER=${WAYBILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/waybill}/kubernetes
 KUBERNETES=1.33.4
 STAGING=v0.33.4
 COREDNS=v1.14.3
-HELM=v3.18.6
 KUBE_ROUTER=v2.1.0
 # the same in all builds: with other flags Go compiles everything again
 BUILD=(nice -n 10 go build -trimpath)
@@ -54,24 +53,6 @@ build_dns() {
   "${BUILD[@]}" -ldflags "-s -w" -o "$HOME_FOLDER/bin/coredns" .
 }
 
-# It must be told for which Kubernetes its checks are, else it believes in an old one.
-build_helm() {
-  [ -x "$HOME_FOLDER/bin/helm" ] && return
-  say "building helm $HELM"
-  module tools
-  cp ../hk/go.sum .
-  sed 's/^module hk/module tools/; /k8s.io\/kubernetes v/d' ../hk/go.mod > go.mod
-  printf '//go:build tools\n\npackage tools\n\nimport _ "helm.sh/helm/v3/cmd/helm"\n' > tools.go
-  go mod edit -require "helm.sh/helm/v3@$HELM"
-  go mod tidy
-  local helm=helm.sh/helm/v3 flags="-s -w" package
-  flags+=" -X $helm/internal/version.version=$HELM"
-  for package in pkg/chartutil pkg/lint/rules; do
-    flags+=" -X $helm/$package.k8sVersionMajor=1 -X $helm/$package.k8sVersionMinor=33"
-  done
-  "${BUILD[@]}" -ldflags "$flags" -o "$HOME_FOLDER/bin/helm" "$helm/cmd/helm"
-}
-
 build_router() {
   [ -x "$HOME_FOLDER/bin/kube-router" ] && return
   say "building kube-router $KUBE_ROUTER"
@@ -105,6 +86,5 @@ build_pause() {
 
 build_components
 build_dns
-build_helm
 build_router
 build_pause
