@@ -19,9 +19,10 @@ from pathlib import Path
 
 from deploy.images.containerfile import containerfile
 from deploy.images.debian import debian_layer
-from deploy.images.plan import IMAGES, JDK, Image
+from deploy.images.layers import Layer
+from deploy.images.plan import IMAGES, JDK, PULSAR, Image
 from deploy.images.python import python_layer, wheels_of
-from deploy.local.pulsar import cache_folder
+from deploy.local.pulsar import cache_folder, pulsar_home
 from deploy.packages.__main__ import VERSION, source_time_s
 from deploy.packages.components import bill_of_materials, components_of
 from deploy.packages.errors import PackagingError
@@ -60,7 +61,7 @@ def build(folder: Path, images: Sequence[Image]) -> Mapping[str, Built]:
             context = folder / image.name
             shutil.rmtree(context, ignore_errors=True)
             context.mkdir()
-            wheels = [own, *wheels_of(image, architecture)]
+            wheels = [own, *wheels_of(image, architecture)] if image.extra else []
             _write_layers(context, image, architecture, wheels, time_s)
             text = containerfile(image, _labels(image, time_s))
             for name in ("Containerfile", "Dockerfile"):
@@ -83,6 +84,11 @@ def _write_layers(context: Path, image: Image, architecture: str, wheels: Sequen
         jdk, versions = debian_layer(JDK)
         jdk.write(context / "jdk.tar", time_s)
         packages = {**packages, **{name: versions[name] for name in JDK}}
+    if not image.extra:
+        server = Layer()
+        server.add_folder(pulsar_home(), "opt/pulsar", lambda path: not path.startswith(("bin/", "instances/")))
+        server.write(context / "pulsar.tar", time_s)
+        return
     components = components_of(wheels, texts_needed=False)  # an SBOM only, no text of licences
     python = python_layer(image, architecture, wheels)
     name = f"waybill-{image.name}"
@@ -127,11 +133,12 @@ def _build_image(context: Path, image: Image, archive: Path, time_s: int) -> int
 
 
 def main(names: Sequence[str]) -> None:
-    if unknown := sorted(set(names) - IMAGES.keys()):
-        sys.stderr.write(f"images: no image is named {', '.join(unknown)}; there are {', '.join(IMAGES)}\n")
+    known = {**IMAGES, PULSAR.name: PULSAR}
+    if unknown := sorted(set(names) - known.keys()):
+        sys.stderr.write(f"images: no image is named {', '.join(unknown)}; there are {', '.join(known)}\n")
         raise SystemExit(2)
     try:
-        build(ROOT / "dist" / "images", [IMAGES[name] for name in names or IMAGES])
+        build(ROOT / "dist" / "images", [known[name] for name in names or IMAGES])
     except PackagingError as error:
         sys.stderr.write(f"images: {error}\n")
         raise SystemExit(1) from error

@@ -21,7 +21,7 @@ class Image:
     name: str
     title: str
     extra: str
-    """The extra of pyproject.toml that it installs."""
+    """The extra of pyproject.toml that it installs; without one it is Pulsar's server."""
     commands: tuple[str, ...]
     """Those of `[project.scripts]` that it has."""
     debian: tuple[str, ...]
@@ -95,6 +95,17 @@ IMAGES = {
         ),
     )
 }
+
+PULSAR = Image(
+    name="pulsar",
+    title="Apache Pulsar as the local stack runs it, for the proof on a cluster",
+    extra="",
+    commands=(),
+    debian=("libstdc++6", "tzdata", "zlib1g"),
+    java=True,
+    limit_mb=500,
+)
+"""No part of Waybill: `make images IMAGES=pulsar` builds it, plain `make images` does not."""
 
 JAVA_MODULES = (
     # what `jdeps` finds in Spark's jars, and what they load by name

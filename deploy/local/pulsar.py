@@ -119,7 +119,7 @@ _REGISTERED_AGAIN = "Successfully re-acquired lock at /ledgers/available/"
 _MAX_REGISTRATIONS = 5
 
 # What differs from Pulsar's own standalone.conf, and why.
-_BROKER: dict[str, str | int] = {
+SMALL_BROKER: dict[str, str | int] = {
     # Replicated subscriptions: positions travel even when acknowledgements lag by minutes (10 snapshots by default).
     "replicatedSubscriptionsSnapshotFrequencyMillis": 1000,
     "replicatedSubscriptionsSnapshotTimeoutSeconds": 10,
@@ -160,6 +160,45 @@ _BROKER: dict[str, str | int] = {
     "dbStorage_readAheadCacheMaxSizeMb": 16,
     "dbStorage_rocksDB_blockCacheSize": 8 * 1024 * 1024,
 }
+
+
+def standalone_conf(own: Mapping[str, str | int]) -> str:
+    """Pulsar's own standalone.conf, then these lines, of which the last one of a name counts."""
+    # Pulsar's file ends without a newline; ours must not continue its last line.
+    lines = "".join(f"{key}={value}\n" for key, value in own.items())
+    return (pulsar_home() / "conf/standalone.conf").read_text() + "\n" + lines
+
+
+def small_jvm(heap_mb: int, direct_mb: int) -> list[str]:
+    """Options of a small JVM that ends when it has no memory: half a broker would still answer."""
+    small = ["-Xms128m", f"-Xmx{heap_mb}m", f"-XX:MaxDirectMemorySize={direct_mb}m", "-XX:+UseSerialGC", "-Xss512k"]
+    return [*small, "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Xlog:disable", "-Xlog:all=error:stderr"]
+
+
+def standalone_words(
+    *, class_path: str, home: Path, conf: Path, logs: Path, bookie_port: int, address: str
+) -> list[str]:
+    """What `java` gets after its options to run a standalone server in its working folder, as bin/pulsar would."""
+    opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
+    defines = [
+        f"-Dpulsar.config.file={conf}",
+        f"-Dpulsar.log.dir={logs}",
+        "-Dpulsar.log.appender=Console",
+        "-Dpulsar.log.immediateFlush=true",
+        f"-Dlog4j.configurationFile={home / 'conf/log4j2.yaml'}",
+        "-Dlog4j.shutdownHookEnabled=false",
+        "-Dlog4j2.is.webapp=false",
+        "-Djava.net.preferIPv4Stack=true",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Dorg.apache.pulsar.shade.io.netty.tryReflectionSetAccessible=true",
+        "-Dpulsar.allocator.exit_on_oom=true",
+        f"-Dbookkeeper.metadata.bookie.drivers={_METADATA}BookieDriver",
+        f"-Dbookkeeper.metadata.client.drivers={_METADATA}ClientDriver",
+    ]
+    arguments = ["--no-functions-worker", "--no-stream-storage", "--config", str(conf)]
+    arguments += ["--metadata-dir", f"{_HERE}/metadata", "--bookkeeper-dir", f"{_HERE}/bookkeeper"]
+    arguments += ["--bookkeeper-port", str(bookie_port), "--advertised-address", address]
+    return ["-cp", class_path, *opened, *defines, "org.apache.pulsar.PulsarStandaloneStarter", *arguments]
 
 
 class PulsarSettings(Settings):
@@ -253,34 +292,13 @@ class PulsarCluster(Server):
         return {"service_url": self.service_url, "admin_url": self.admin_url}
 
     def prepare(self) -> None:
-        """Write standalone.conf: Pulsar's own, then our lines, of which the last one of a name counts."""
-        # Pulsar's file ends without a newline; ours must not continue its last line.
-        own = "\n".join(f"{key}={value}" for key, value in self._configuration().items())
-        self._conf.write_text((self._home / "conf/standalone.conf").read_text() + "\n" + own + "\n")
+        self._conf.write_text(standalone_conf(self._configuration()))
 
     def command(self) -> Sequence[str]:
         """The JVM itself, as bin/pulsar would exec it: no shell stays in between."""
-        opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
-        defines = [
-            f"-Dpulsar.config.file={self._conf}",
-            f"-Dpulsar.log.dir={self.folder}",
-            "-Dpulsar.log.appender=Console",
-            "-Dpulsar.log.immediateFlush=true",
-            f"-Dlog4j.configurationFile={self._home / 'conf/log4j2.yaml'}",
-            "-Dlog4j.shutdownHookEnabled=false",
-            "-Dlog4j2.is.webapp=false",
-            "-Djava.net.preferIPv4Stack=true",
-            "-Dio.netty.tryReflectionSetAccessible=true",
-            "-Dorg.apache.pulsar.shade.io.netty.tryReflectionSetAccessible=true",
-            "-Dpulsar.allocator.exit_on_oom=true",
-            f"-Dbookkeeper.metadata.bookie.drivers={_METADATA}BookieDriver",
-            f"-Dbookkeeper.metadata.client.drivers={_METADATA}ClientDriver",
-        ]
-        arguments = ["--no-functions-worker", "--no-stream-storage", "--config", str(self._conf)]
-        arguments += ["--metadata-dir", f"{_HERE}/metadata", "--bookkeeper-dir", f"{_HERE}/bookkeeper"]
-        arguments += ["--bookkeeper-port", str(self._bookie_port), "--advertised-address", _HOST]
-        starter = ["-cp", self._class_path, *opened, *defines, "org.apache.pulsar.PulsarStandaloneStarter"]
-        return [java(), *self._jvm_options(), *starter, *arguments]
+        places = {"conf": self._conf, "logs": self.folder, "home": self._home}
+        server = standalone_words(class_path=self._class_path, bookie_port=self._bookie_port, address=_HOST, **places)
+        return [java(), *self._jvm_options(), *server]
 
     def probe(self) -> bool:
         """Whether the broker passes its own health check: a message through a real topic."""
@@ -303,12 +321,8 @@ class PulsarCluster(Server):
         return self.folder / "standalone.conf"
 
     def _jvm_options(self) -> list[str]:
-        small = ["-Xms128m", f"-Xmx{self.settings.heap_mb}m", f"-XX:MaxDirectMemorySize={self.settings.direct_mb}m"]
-        # Out of memory it must end, which the supervisor sees; half a broker would still answer.
-        small += ["-XX:+UseSerialGC", "-Xss512k", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
-        small += ["-Xlog:disable", "-Xlog:all=error:stderr"]
         quick = [] if self.settings.full_compiler else ["-XX:TieredStopAtLevel=1"]
-        return [*small, *quick, *self._archive.options()]
+        return [*small_jvm(self.settings.heap_mb, self.settings.direct_mb), *quick, *self._archive.options()]
 
     def _configuration(self) -> dict[str, str | int]:
         listeners: dict[str, str | int] = {}
@@ -328,7 +342,7 @@ class PulsarCluster(Server):
             "advertisedAddress": _HOST,
             **listeners,
             **self._secured(),
-            **_BROKER,
+            **SMALL_BROKER,
             # Last, so that the stack's user has the last word.
             **self.settings.broker,
         }

@@ -12,7 +12,7 @@ from deploy.images.__main__ import build, main
 from deploy.images.containerfile import containerfile
 from deploy.images.debian import is_wanted
 from deploy.images.layers import Layer, matches
-from deploy.images.plan import IMAGES, JAVA_MODULES, PROGRAMS
+from deploy.images.plan import IMAGES, JAVA_MODULES, PROGRAMS, PULSAR, Image
 from deploy.images.python import is_needed, python_layer
 from deploy.images.spark_submit import executor_command, submit_command
 from tests.deploy.packages.tiny_wheels import write_wheel
@@ -69,13 +69,13 @@ def test_no_program_of_debian_is_a_shell() -> None:
     assert is_wanted("usr/bin/python3.11")
 
 
-@pytest.mark.parametrize("name", sorted(IMAGES))
-def test_a_container_file_runs_nothing_by_a_shell_and_not_as_root(name: str) -> None:
-    image = IMAGES[name]
+@pytest.mark.parametrize("image", [*IMAGES.values(), PULSAR], ids=lambda image: image.name)
+def test_a_container_file_runs_nothing_by_a_shell_and_not_as_root(image: Image) -> None:
     lines = containerfile(image, {"org.opencontainers.image.version": "1"}).splitlines()
     runs = [line for line in lines if line.startswith("RUN")]
     assert all(json.loads(line.removeprefix("RUN ")) for line in runs)
-    assert lines[-1] == f'ENTRYPOINT ["/opt/waybill/bin/{image.commands[0]}"]'
+    program = f"/opt/waybill/bin/{image.commands[0]}" if image.commands else "/opt/java/bin/java"
+    assert lines[-1] == f'ENTRYPOINT ["{program}"]'
     assert "USER 10001:10001" in lines
     assert any(",".join(JAVA_MODULES) in line for line in runs) == image.java
 
