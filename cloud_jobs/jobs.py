@@ -28,7 +28,7 @@ from cloud_jobs.pulsar_source import PulsarDataSource
 from cloud_jobs.reference.tables import CollectionResult, collect
 from cloud_jobs.run_metrics import RunMetrics, served_metrics
 from cloud_jobs.run_result import PeriodicTrigger, Report, ignore_result, result_of, run_repeatedly
-from cloud_jobs.spark import run_on_executors, start_spark, terminal_log
+from cloud_jobs.spark import run_as_made, start_spark, terminal_log
 from cloud_jobs.usage import job as usage
 from cloud_jobs.usage.job import UsageRun
 from waybill.daemon.signals import stop_on_signals
@@ -85,7 +85,7 @@ def close_on_spark(
     """As `run_close`, in an existing session. Raises as `close_period`."""
     # more tasks than cores: a payer with a great fleet holds up no other
     tasks = spark.sparkContext.defaultParallelism * _TASKS_PER_CORE
-    on_executors = partial(run_on_executors, spark)
+    on_executors = partial(run_as_made, spark)
     return close_period(
         lake,
         snapshot,

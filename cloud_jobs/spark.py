@@ -11,6 +11,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from importlib import import_module
@@ -91,6 +92,21 @@ def run_on_executors(spark: SparkSession, work: Callable[[_Item], _Made], items:
     """Runs a function over items, each in a task of its own."""
     made: list[_Made] = spark.sparkContext.parallelize(items, len(items) or 1).map(work).collect()
     return made
+
+
+def run_as_made(spark: SparkSession, work: Callable[[_Item], _Made], items: Iterable[_Item]) -> Sequence[_Made]:
+    """`run_on_executors` for items that this process makes meanwhile: a task begins when its item is made."""
+    context, pool = spark.sparkContext, ThreadPoolExecutor(2 * spark.sparkContext.defaultParallelism)
+
+    def run(item: _Item) -> _Made:
+        made: _Made = context.parallelize([item], 1).map(work).collect()[0]
+        return made
+
+    try:
+        return [*pool.map(run, items)]
+    finally:
+        # after an error the session is stopped
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def cast_to(schema: pa.Schema, frame: DataFrame) -> DataFrame:

@@ -114,6 +114,13 @@ class AccountTree:
                 was, is_now = (repr(one.facts.parent) if one.facts.parent else "none" for one in (before, after))
                 yield changes_in_period(name, "parent", was, is_now, moment_of(after.begin_us))
 
+    def device_numbers(self, name: str) -> set[int]:
+        """The devices that an account and those below it ever have."""
+        versions = (
+            one for of in (name, *self._children.get(name, ())) for one in self._accounts.get(of, _NO_ACCOUNT).all
+        )
+        return {number for one in versions for number in one.facts.devices[::3]}
+
     def way_up(self, name: str, moment_us: int) -> ContractFault | None:
         """Why an account in force leads to no payer at a moment; None: it is not in force, or a payer is found."""
         version = self.version_at(name, moment_us)
@@ -330,6 +337,14 @@ class Contracts:
     def payers(self, start: datetime, end: datetime) -> list[str]:
         """The ids of the accounts that pay for some of a time, sorted, including blocked ones."""
         return self._tree.payers(micros(start), micros(end))
+
+    def by_first_device(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        """Accounts in the order of the first device that they or those below them ever have, with the number of
+        devices.
+        """
+        numbers = {name: self._tree.device_numbers(name) for name in names}
+        first = {name: min((self._names[one] for one in of), default=()) for name, of in numbers.items()}
+        return [(name, len(numbers[name])) for name in sorted(numbers, key=lambda one: (first[one], one))]
 
     def without_payer(self, moment: datetime) -> list[ContractFault]:
         """The accounts that lead to no payer at a moment, and why: nobody is billed for their devices."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby, zip_longest
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -109,22 +109,28 @@ _ROWS_AT_ONCE: Final = 260_000
 _LEAST_DEVICES: Final = 100
 _EACH_PAYER: Final = 5
 """The cost of a payer, in devices."""
+_Payer = TypeVar("_Payer")
 
 
 def payer_groups(contracts: Sequence[PayerContract], tasks: int) -> list[list[PayerContract]]:
     """About `tasks` groups of payers: more if there are many devices, one if there are few."""
     # usage lies in the order of devices, so neighbours are in the same files
     in_order = sorted(contracts, key=lambda one: (one.assigned[:1], one.id))
-    weights = [len(one.assigned) + _EACH_PAYER for one in in_order]
+    return _grouped([(one, len(one.assigned)) for one in in_order], tasks)
+
+
+def _grouped(payers: Sequence[tuple[_Payer, int]], tasks: int) -> list[list[_Payer]]:
+    """Groups of payers in order, each with the number of its devices."""
+    weights = [devices + _EACH_PAYER for _, devices in payers]
     most = min(max(sum(weights) // max(tasks, 1), _LEAST_DEVICES), DEVICES_AT_ONCE)
-    groups: list[list[PayerContract]] = []
+    groups: list[list[_Payer]] = []
     # the first payer opens the first group
     held = most
-    for contract, weight in zip(in_order, weights, strict=True):
+    for (payer, _), weight in zip(payers, weights, strict=True):
         if held + weight > most:
             groups.append([])
             held = 0
-        groups[-1].append(contract)
+        groups[-1].append(payer)
         held += weight
     return groups
 
@@ -246,8 +252,8 @@ class ClosedGroup(NamedTuple):
 
 
 Work = Callable[[Sequence[PayerContract]], ClosedGroup]
-RunTasks = Callable[[Work, Sequence[Sequence[PayerContract]]], Sequence[ClosedGroup]]
-"""Runs a function on each group, here or on executors."""
+RunTasks = Callable[[Work, Iterable[Sequence[PayerContract]]], Sequence[ClosedGroup]]
+"""Runs a function on each group, here or on executors, while later groups are made."""
 TakeDevices = Callable[[Sequence[TenantDevice]], None]
 
 
@@ -354,7 +360,7 @@ def _add_records(used: Mapping[str, _Used], payers_of: Mapping[TenantDevice, lis
             used[payer].records.differences.append(one)
 
 
-def run_here(work: Work, groups: Sequence[Sequence[PayerContract]]) -> Sequence[ClosedGroup]:
+def run_here(work: Work, groups: Iterable[Sequence[PayerContract]]) -> Sequence[ClosedGroup]:
     """Runs the groups in this process, one after the other."""
     return [work(group) for group in groups]
 
@@ -379,15 +385,19 @@ def close_period(
     Raises UnknownPayer for a requested account that never pays; NoPayer if no account pays for these days; BadPeriod,
     LakeError, CommitConflict, CommitFailed, StoreUnavailable. After an error nothing is closed.
     """
+    due, fences, found = _Due(lake, snapshot, days, payers, run), closing_fences(lake, snapshot), list[TenantDevice]()
+
+    def groups() -> Iterator[list[PayerContract]]:
+        yield from due.groups(tasks)
+        if unbilled is not None and payers is None:
+            found.extend(unbilled_devices(lake, snapshot, days, due.contracts, due.later))
+
+    # tasks run while the contracts of later groups are resolved
     with gc_disabled():
-        contracts, refused, later = contracts_of(lake, snapshot, days, payers, run)
-    if not contracts and not refused:
+        made = run_tasks(close_group(lake, snapshot, run, fences, against_records=against_records), groups())
+    if not due.contracts and not due.refused:
         raise NoPayer(days_text(*days))
-    fences = closing_fences(lake, snapshot)
-    made = run_tasks(
-        close_group(lake, snapshot, run, fences, against_records=against_records), payer_groups(contracts, tasks)
-    )
-    closings = [*(one.closing for one in refused), *(one for group in made for one in group.closings)]
+    closings = [*(one.closing for one in due.refused), *(one for group in made for one in group.closings)]
     # so the files of two runs are alike, whichever task ended first
     closings.sort(key=lambda one: one.key.payer)
     # before the closings: a crash in between leaves rows that no closing names
@@ -401,7 +411,7 @@ def close_period(
 
     # this commit makes the run valid
     commit_to(lake, "closings", files)
-    if unbilled is not None and payers is None and (found := unbilled_devices(lake, snapshot, days, contracts, later)):
+    if unbilled is not None and found:
         unbilled(found)
     return closings
 
@@ -445,44 +455,68 @@ def contracts_of(
     for these days and no longer pay get a closing of nothing. Raises BadPeriod for days that exist in no time zone,
     UnknownPayer.
     """
-    # invalid in every time zone, so no payer's fault
-    BillingPeriod("UTC", *days)
-    contracts, register = Contracts(reference_rows(lake, snapshot)), Register(lake)
-    before = {*register.payers(*days)}
-    names = sorted({*payers} if payers is not None else {*_paying(contracts, days), *before})
-    agreed = {name: agreed_with(contracts, name, days) for name in names}
-    without = {name: fault for name, fault in agreed.items() if not isinstance(fault, PayerContract)}
-    nothing, refused, later = set[str](), dict[str, ClosedPayer](), set[TenantDevice]()
-    for payer, fault in without.items():
-        zone = contracts.zone_of_account(payer)
-        if payers is None and payer not in before and _is_due_later(fault):
-            later |= contracts.devices_paid_for(payer, BillingPeriod(zone, *days))
-        elif isinstance(fault, BadPeriod):
-            refused[payer] = blocked(run, payer, days, zone, [str(fault)])
-        elif not _pays_nothing(fault):
-            assert isinstance(fault, BlockedPayer)
+    due = _Due(lake, snapshot, days, payers, run)
+    contracts = [one for group in due.groups(tasks=1) for one in group]
+    return DuePayers(sorted(contracts, key=lambda one: one.id), due.refused, due.later)
+
+
+class _Due:
+    """`contracts_of`, group by group. `contracts`: those of the groups made; the rest is known with the last one."""
+
+    def __init__(
+        self, lake: Lake, snapshot: LakeState, days: Days, payers: Collection[str] | None, run: ClosingRun
+    ) -> None:
+        # invalid in every time zone, so no payer's fault
+        BillingPeriod("UTC", *days)
+        self._days, self._asked, self._run, self._register = days, payers, run, Register(lake)
+        with gc_disabled():
+            self._all = Contracts(reference_rows(lake, snapshot))
+        self._before = {*self._register.payers(*days)}
+        self._names = {*payers} if payers is not None else {*_paying(self._all, days), *self._before}
+        self.contracts, self.refused, self.later = list[PayerContract](), list[ClosedPayer](), set[TenantDevice]()
+
+    def groups(self, tasks: int) -> Iterator[list[PayerContract]]:
+        """Groups for tasks: neighbours by device. Raises UnknownPayer before the last one."""
+        groups, without = _grouped(self._all.by_first_device(self._names), tasks), dict[str, BillingError]()
+        for number, names in enumerate(groups, 1):
+            agreed = {name: agreed_with(self._all, name, self._days) for name in names}
+            without |= {name: fault for name, fault in agreed.items() if not isinstance(fault, PayerContract)}
+            if number == len(groups):
+                self._refuse(dict(sorted(without.items())))
+            if made := [one for one in agreed.values() if isinstance(one, PayerContract)]:
+                self.contracts += made
+                yield made
+
+    def _refuse(self, without: Mapping[str, BillingError]) -> None:
+        """Takes the payers without a contract, and why."""
+        contracts, run, days, payers = self._all, self._run, self._days, self._asked
+        nothing, refused = set[str](), dict[str, ClosedPayer]()
+        for payer, fault in without.items():
+            zone = contracts.zone_of_account(payer)
+            if payers is None and payer not in self._before and _is_due_later(fault):
+                self.later |= contracts.devices_paid_for(payer, BillingPeriod(zone, *days))
+            elif isinstance(fault, BadPeriod):
+                refused[payer] = blocked(run, payer, days, zone, [str(fault)])
+            elif not _pays_nothing(fault):
+                assert isinstance(fault, BlockedPayer)
+                refused[payer] = blocked(run, payer, days, zone, [str(one) for one in fault.faults])
+            elif nowhere := contracts.way_up(payer, BillingPeriod(zone, *days).end - timedelta.resolution):
+                # nobody else pays, so its invoice is not taken back
+                refused[payer] = blocked(run, payer, days, zone, [str(nowhere)])
+            else:
+                nothing.add(payer)
+        taken_back = closed_former(self._register, run, days, nothing & self._before)
+        for payer in nothing - taken_back.keys() if payers is not None else ():
+            # requested explicitly
+            fault = without[payer]
+            if not isinstance(fault, BlockedPayer):
+                raise fault
+            zone = contracts.zone_of_account(payer)
             refused[payer] = blocked(run, payer, days, zone, [str(one) for one in fault.faults])
-        elif nowhere := contracts.way_up(payer, BillingPeriod(zone, *days).end - timedelta.resolution):
-            # nobody else pays, so its invoice is not taken back
-            refused[payer] = blocked(run, payer, days, zone, [str(nowhere)])
-        else:
-            nothing.add(payer)
-    taken_back = closed_former(register, run, days, nothing & before)
-    for payer in nothing - taken_back.keys() if payers is not None else ():
-        # requested explicitly
-        fault = without[payer]
-        if not isinstance(fault, BlockedPayer):
-            raise fault
-        refused[payer] = blocked(run, payer, days, contracts.zone_of_account(payer), [str(one) for one in fault.faults])
-    refused |= taken_back
-    return DuePayers(
-        [one for one in agreed.values() if isinstance(one, PayerContract)],
-        [
+        self.refused = [
             replace(one, closing=replace(one.closing, contract_digest=contract_digest(without[name])))
-            for name, one in refused.items()
-        ],
-        later,
-    )
+            for name, one in (refused | taken_back).items()
+        ]
 
 
 def _pays_nothing(fault: BillingError) -> bool:

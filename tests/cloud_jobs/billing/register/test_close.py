@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -250,8 +250,9 @@ def test_what_is_closed_is_the_same_for_any_order_duplication_and_grouping(tmp_p
         billed.use(*(usage if name == "plain" else dice.sample(usage, len(usage)) + usage[:3]))
         lakes.append(billed)
 
-        def shuffled(work: Work, groups: Sequence[Any]) -> Sequence[ClosedGroup]:
-            return [work([*reversed(group)]) for group in dice.sample([*groups], len(groups))]
+        def shuffled(work: Work, groups: Iterable[Any]) -> Sequence[ClosedGroup]:
+            made = [*groups]
+            return [work([*reversed(group)]) for group in dice.sample(made, len(made))]
 
         billed.close(name, tasks=tasks, run_tasks=shuffled)
     plain, other = lakes
