@@ -132,7 +132,7 @@ class ReportedTracks(TrackSettings):
 
 
 class AlertSettings(Settings):
-    """One alert process. `name` is unique in the region, whose processes share the partitions.
+    """One alert process. The processes of a region share the partitions; `name` is for logs and Pulsar's statistics.
 
     `insecure`: allows no TLS, no authentication and unsigned fences.
     """

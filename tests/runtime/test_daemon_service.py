@@ -57,15 +57,20 @@ def server(registry: CollectorRegistry) -> Iterator[StatusServer]:
 
 @pytest.mark.parametrize(
     ("healthy", "alive", "codes"),
-    [(True, True, (200, 200)), (None, True, (503, 200)), (False, True, (503, 200)), (True, False, (503, 503))],
+    [
+        (True, True, (200, 200, 200)),
+        (None, True, (503, 200, 200)),
+        (False, True, (503, 503, 200)),
+        (True, False, (503, 503, 503)),
+    ],
 )
 def test_health_is_good_only_when_it_is_known_and_the_threads_turn(
-    registry: CollectorRegistry, healthy: bool | None, alive: bool, codes: tuple[int, int]
+    registry: CollectorRegistry, healthy: bool | None, alive: bool, codes: tuple[int, int, int]
 ) -> None:
     endpoint, more = StatusEndpoint(port=free_port()), {"/more": lambda: json_answer("{}")}
     with serve_status(endpoint, registry, lambda: Status(healthy=healthy), lambda: alive, more):
         base = f"http://127.0.0.1:{endpoint.port}"
-        assert tuple(httpx.get(f"{base}{path}").status_code for path in ("/health", "/alive")) == codes
+        assert tuple(httpx.get(f"{base}{path}").status_code for path in ("/health", "/ready", "/alive")) == codes
         assert httpx.get(f"{base}/status").json() == {"healthy": healthy}
         assert "turns_total 1.0" in httpx.get(f"{base}/metrics").text
         assert [httpx.get(f"{base}{path}").status_code for path in ("/more", "/nothing")] == [200, 404]

@@ -39,7 +39,7 @@ def serve_status(
     is_alive: Callable[[], bool] = lambda: True,
     more: Routes | None = None,
 ) -> StatusServer:
-    """Serve `/metrics`, `/status`, `/health` (200 only while the status is `healthy`), `/alive`, and `more`.
+    """Serve `/metrics`, `/status`, `/health` (200 only while the status is `healthy`), `/ready`, `/alive`, and `more`.
 
     Raises AddressTaken.
     """
@@ -52,6 +52,8 @@ def serve_status(
         "/status": lambda: current(True),
         # unknown is not healthy
         "/health": lambda: current(getattr(status(), "healthy", None) is True and is_alive()),
+        # a standby's health is unknown, and it can do its work
+        "/ready": lambda: current(getattr(status(), "healthy", None) is not False and is_alive()),
         "/alive": lambda: current(is_alive()),
         **(more or {}),
     }

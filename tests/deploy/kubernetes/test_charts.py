@@ -1,6 +1,7 @@
 """Each chart with each of its files of values: lint, Kubernetes' schemas, laws. `make check` builds helm first."""
 
 import copy
+import re
 import subprocess
 from collections.abc import Callable
 from functools import cache
@@ -12,7 +13,11 @@ import pytest
 import yaml
 
 from deploy.kubernetes.cluster.layout import Layout
+from gateway.access.config import AccessSettings
+from gateway.alerts.config import AlertSettings
+from gateway.config import GatewaySettings
 from tests.deploy.kubernetes.chart_laws import faults
+from waybill.settings import Settings, parse
 
 CHARTS = Path(__file__).resolve().parents[3] / "deploy" / "helm"
 HELM = Layout.of_user().program("helm")
@@ -71,6 +76,28 @@ def test_objects_are_valid_for_kubernetes_and_keep_our_laws(chart: str, values: 
     objects = rendered(chart, values)
     assert faults(objects, RELEASE) == []
     assert all(is_valid(yaml.safe_dump(one)) for one in objects if one["apiVersion"] not in WITHOUT_SCHEMA)
+
+
+SETTINGS: dict[str, type[Settings]] = {
+    r".*-gateway-\d+\.toml": GatewaySettings,
+    r"access\.toml": AccessSettings,
+    r"alerts\.toml": AlertSettings,
+}
+"""By names of files in a region's ConfigMaps: what reads them."""
+
+
+@EACH
+def test_programs_take_the_settings_that_a_chart_makes(chart: str, values: str) -> None:
+    maps = [one for one in rendered(chart, values) if one["kind"] == "ConfigMap"]
+    for name, text in [item for one in maps for item in one["data"].items()]:
+        for pattern, model in SETTINGS.items():
+            assert not re.fullmatch(pattern, name) or parse(model, text, name)
+
+
+def test_rules_are_those_of_prometheus() -> None:
+    objects = rendered("waybill-region", "values-three-zones.yaml")
+    text = (CHARTS.parent / "prometheus" / "waybill-rules.yml").read_text(encoding="utf-8")
+    assert [one["spec"] for one in objects if one["kind"] == "PrometheusRule"] == [yaml.safe_load(text)]
 
 
 def _template(objects: list[dict[str, Any]]) -> Any:
