@@ -6,15 +6,21 @@ Spark's own are shell scripts. `make images` puts this file in their place; it n
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 _LAUNCHER = "org.apache.spark.launcher.Main"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _EXECUTOR = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _OPTION = "SPARK_JAVA_OPT_"
+_EXECUTORS = "WAYBILL_EXECUTORS"
+"""The labels of a driver's executors, if it runs in a pod."""
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _EXECUTOR_WORDS = {
     "--driver-url": "SPARK_DRIVER_URL",
     "--executor-id": "SPARK_EXECUTOR_ID",
@@ -34,6 +40,13 @@ def submit_command(arguments: Sequence[str], java: str, jars: str) -> list[str]:
     return printed.decode().lstrip("\0\n").removesuffix("\0").split("\0")
 
 
+def deletion(labels: str, account: Path) -> Request:
+    """The request that deletes all executors with these labels, by the rights of a pod's account."""
+    namespace, token = ((account / name).read_text(encoding="ascii") for name in ("namespace", "token"))
+    address = f"https://kubernetes.default.svc/api/v1/namespaces/{namespace}/pods?labelSelector={quote(labels)}"
+    return Request(address, method="DELETE", headers={"Authorization": f"Bearer {token}"})
+
+
 def executor_command(environment: Mapping[str, str], java: str, jars: str) -> list[str]:
     """How an executor is started, by the variables that Spark's driver gives to its pod."""
     options = sorted((int(name.removeprefix(_OPTION)), name) for name in environment if name.startswith(_OPTION))
@@ -51,6 +64,10 @@ def main() -> None:
     if sys.argv[1:] == ["executor"]:
         command = executor_command(os.environ, java, jars)
     else:
+        if labels := os.environ.get(_EXECUTORS):
+            # A driver that was killed leaves its executors: they stay as long as its pod, which starts it again.
+            trusted = ssl.create_default_context(cafile=_ACCOUNT / "ca.crt")
+            urlopen(deletion(labels, _ACCOUNT), timeout=30, context=trusted).close()  # noqa: S310 - the API server
         command = submit_command(sys.argv[1:], java, jars)
     os.execv(command[0], command)  # noqa: S606 - it becomes Java, with our own list of words
 

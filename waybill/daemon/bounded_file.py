@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from waybill.settings import open_file
@@ -27,8 +28,12 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 def read_secret(path: Path, max_bytes: int) -> str:
     """The text of a file that only its owner may read. Raises OSError; ValueError, whose message has nothing of the
     text.
+
+    A file of root may be read by its group too: so a pod of Kubernetes gets its secrets.
     """
-    if (mode := path.stat().st_mode & 0o777) & 0o077:
+    status = path.stat()
+    forbidden = 0o037 if status.st_uid == 0 != os.geteuid() else 0o077
+    if (mode := status.st_mode & 0o777) & forbidden:
         raise ValueError(f"others may use it, by its mode {mode:03o}: chmod 600")
     try:
         return read_bounded(path, max_bytes).decode("ascii")

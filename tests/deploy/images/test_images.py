@@ -14,7 +14,7 @@ from deploy.images.debian import is_wanted
 from deploy.images.layers import Layer, matches
 from deploy.images.plan import IMAGES, JAVA_MODULES, PROGRAMS, PULSAR, Image
 from deploy.images.python import is_needed, python_layer
-from deploy.images.spark_submit import executor_command, submit_command
+from deploy.images.spark_submit import deletion, executor_command, submit_command
 from tests.deploy.packages.tiny_wheels import write_wheel
 
 TIME_S = 1_767_603_422
@@ -127,6 +127,15 @@ def test_an_executor_is_started_with_what_its_pod_is_told() -> None:
     command = executor_command(environment, "/opt/java/bin/java", "/jars/*")
     assert command[:7] == ["/opt/java/bin/java", "-Dfirst=1", "-Dlast=1", "-Xms512m", "-Xmx512m", "-cp", "/jars/*"]
     assert command[-2:] == ["--podName", "exec-2"]
+
+
+def test_a_driver_deletes_the_executors_of_its_job_in_its_namespace_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "namespace").write_text("hq", encoding="ascii")
+    (tmp_path / "token").write_text("t0", encoding="ascii")
+    request = deletion("app.kubernetes.io/component=usage-executor,app=a b", tmp_path)
+    assert (request.get_method(), request.get_header("Authorization")) == ("DELETE", "Bearer t0")
+    selected = "app.kubernetes.io/component%3Dusage-executor%2Capp%3Da%20b"
+    assert request.full_url.endswith(f".svc/api/v1/namespaces/hq/pods?labelSelector={selected}")
 
 
 def test_the_launcher_s_words_are_run_as_it_prints_them(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import yaml
+
 Object = Mapping[str, Any]
 
 _POD_SPECS = {
@@ -23,7 +25,9 @@ _SECRET = re.compile(
     r"""^\s*[\w.-]*(?:password|secret|token|private_key|access_key)[\w.-]*\s*[:=]\s*["']?[^\s"'/$][^\s"']*""",
     re.IGNORECASE | re.MULTILINE,
 )
-_NOT_SECRET = re.compile(r"^\s*[\w.-]*_(?:file|s|seconds)\s*=", re.IGNORECASE)
+_NOT_SECRET = re.compile(
+    r"^\s*(?:[\w.-]*_(?:file|s|seconds)\s*=|automountServiceAccountToken:|secret: \{secretName:)", re.IGNORECASE
+)
 UNREACHABLE_S = 10
 
 
@@ -32,6 +36,7 @@ def faults(objects: Sequence[Object], release: str) -> list[str]:
     found = []
     for one in objects:
         checks = [_names(one, release), _secrets(one), _rights(one), _budget(one)]
+        checks += [check for pod in _templates(one) for check in (_admission(pod["spec"]), _tolerations(pod["spec"]))]
         if (template := pod_template(one)) is not None:
             spec = template["spec"]
             checks += [_admission(spec), _ends(one, spec), _tolerations(spec)]
@@ -46,6 +51,13 @@ def pod_template(one: Object) -> Any:
     for key in _POD_SPECS[one["kind"]]:
         one = one[key]
     return one
+
+
+def _templates(one: Object) -> Iterator[Object]:
+    """Pods that a program makes from a file of settings, such as executors of Spark."""
+    for name, text in one.get("data", {}).items() if one["kind"] == "ConfigMap" else []:
+        if name.endswith(".yaml") and (made := yaml.safe_load(text))["kind"] == "Pod":
+            yield made
 
 
 def _names(one: Object, release: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Settings of whoever delivers: what is refused, and what is a warning."""
 
+import os
 from io import StringIO
 from pathlib import Path
 
@@ -133,3 +134,17 @@ def test_a_file_that_others_may_use_holds_no_secret(tmp_path: Path, mode: int) -
         read_secrets(path)
     path.chmod(0o400)
     assert len(read_secrets(path)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a file that another user reads by its group")
+def test_a_file_of_root_may_be_read_by_its_group_as_a_secret_in_a_pod_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "secret"
+    write_secret(path)
+    path.chmod(0o440)
+    monkeypatch.setattr("os.geteuid", lambda: 10_001)
+    assert len(read_secrets(path)) == 1
+    path.chmod(0o460)
+    with pytest.raises(SecretUnusable, match="mode 460"):
+        read_secrets(path)
