@@ -37,7 +37,7 @@ from cloud_jobs.billing.contracts.fields import (
     has_check_digits,
     without_spaces,
 )
-from cloud_jobs.billing.contracts.prices import Fees, LocalDay, repeated_ids
+from cloud_jobs.billing.contracts.prices import Fees, LocalDay, rival_fees
 from cloud_jobs.billing.units import exponent
 from cloud_jobs.lake.coverage import TenantDevice
 from geo.reference.moments import Moment
@@ -382,7 +382,7 @@ class Account(Contract):
 
     @model_validator(mode="after")
     def _each_fee_once(self) -> Self:
-        for fault in repeated_ids("fees", (fee.id for fee in self.fees)):
+        for fault in rival_fees(self.fees):
             raise ValueError(fault)
         return self
 

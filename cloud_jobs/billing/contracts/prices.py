@@ -7,7 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, model_validator
@@ -24,6 +24,7 @@ from cloud_jobs.billing.contracts.fields import (
     UnitAmount,
     Vat,
     Zone,
+    may_both_select,
     selector_text,
 )
 from cloud_jobs.billing.units import FACTS, MEASURE_OF, WITHOUT_ZONE, Meter, MeterZones
@@ -360,7 +361,8 @@ class Fee(Selects):
     days on which it is in force; a fee that is charged once is so in the period that has `begin`. `meters`, `zones`:
     the usage that a per cent is of; (): all. A tariff's amount is in its currency, an account's in the payer's. `vat`:
     None: that of the usage for a per cent, of what it takes from for a credit, otherwise the payer's. `devices`: only
-    devices with these attributes, while they have them.
+    devices with these attributes, while they have them; of the fees with one id the one that names most of them
+    applies.
     """
 
     id: Id
@@ -409,6 +411,15 @@ class Fee(Selects):
 
 
 Fees = Annotated[tuple[Fee, ...], Field(max_length=100)]
+
+
+def rival_fees(fees: Iterable[Fee]) -> Iterator[str]:
+    """A fault for two fees with one id that are not amounts of devices, or of which neither is for fewer of them."""
+    for one, other in combinations(fees, 2):
+        by_device = one.scope is other.scope is Pool.DEVICE and one.percent is other.percent is None
+        is_inner = by_device and len(one.devices) != len(other.devices)
+        if one.id == other.id and not (is_inner or not may_both_select(one.devices, other.devices)):
+            yield f"two fees have the id {one.id!r}" + ("; a device may match both" if one.devices else "")
 
 
 def repeated_ids(what: str, ids: Iterable[str]) -> Iterator[str]:

@@ -29,6 +29,7 @@ from cloud_jobs.billing.contracts.prices import (
     ZonePath,
     is_among,
     repeated_ids,
+    rival_fees,
     zones_of,
 )
 from cloud_jobs.billing.contracts.windows import Window, overlaps_of
@@ -317,7 +318,7 @@ class Tariff(Contract):
                 yield f"dearest.{first} and dearest.{second} are for the same facts"
 
     def _fee_faults(self) -> Iterator[str]:
-        yield from repeated_ids("fees", (fee.id for fee in self.fees))
+        yield from rival_fees(self.fees)
         for what, selecting in self.selecting.items():
             for number, one in enumerate(selecting):
                 if unsold := [meter for meter in one.meters if meter not in self.sold]:

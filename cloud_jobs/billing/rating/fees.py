@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from cloud_jobs.billing.billing_period import BillingPeriod
 from cloud_jobs.billing.contracts import AccountContract, Assigned, Fee, PayerContract, Pool, Proration, Span, Tariff
-from cloud_jobs.billing.contracts.fields import matches
+from cloud_jobs.billing.contracts.fields import matches, selector_text
 from cloud_jobs.billing.contracts.published import EVER
 from cloud_jobs.billing.rating.cells_of_usage import QUARTER_US, local_times, quarter_number
 from cloud_jobs.billing.rating.charges import Cell, Charge, ChargeKey, ChargeKind, by_tax
@@ -68,7 +68,7 @@ def _days_of_versions(begins: Sequence[int], terms: AccountContract, period: Bil
 class AgreedFee(NamedTuple):
     """A fee with its currency, in which one unit is `worth` minor units of the payer, and its days in the account.
 
-    `is_whole`: a day is enough for all of it.
+    `is_whole`: a day is enough for all of it. `of_tariff`: not of the account itself.
     """
 
     fee: Fee
@@ -76,13 +76,14 @@ class AgreedFee(NamedTuple):
     worth: Fraction
     days: Days
     is_whole: bool
+    of_tariff: bool
 
 
 def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook) -> Iterator[AgreedFee]:
     """The fees of the tariff, then those of the account.
 
-    Versions that repeat a fee, whatever its begin, end and proration, are one; the last in force says whether it is
-    whole, and is then the only one.
+    Versions that repeat a fee for the same devices, whatever its begin, end and proration, are one; the last in force
+    says whether it is whole, and is then the only one, also if it is for other devices than those before.
     """
     pays = contract.payer.currency
     of_tariff = [
@@ -91,23 +92,27 @@ def agreed_fees(terms: AccountContract, contract: PayerContract, book: PriceBook
     ]
     of_account = [(span.begin_us, span.fees, pays, worth_of(pays, contract)) for span in terms.fees]
     for versions in (of_tariff, of_account):
-        found: defaultdict[str, defaultdict[tuple[Fee, str, Fraction], set[int]]]
-        found, last = defaultdict(lambda: defaultdict(set)), dict[str, tuple[int, bool]]()
+        found: defaultdict[tuple[str, str], defaultdict[tuple[Fee, str, Fraction], set[int]]]
+        found, last = defaultdict(lambda: defaultdict(set)), dict[tuple[str, str], tuple[int, bool]]()
+        newest = dict[str | tuple[str, str], int]()
         days_of = _days_of_versions([one[0] for one in versions], terms, contract.period)
-        for (_, fees, currency, worth), days in zip(versions, days_of, strict=True):
+        for number, ((_, fees, currency, worth), days) in enumerate(zip(versions, days_of, strict=True)):
             for fee in fees:
-                held, same = days, fee
+                held, same, of = days, fee, (fee.id, selector_text(fee.devices))
+                newest[fee.id] = newest[of] = number
                 if fee.begin or fee.end or fee.is_whole:
                     # a version that only lets it end is the same fee
                     held = frozenset(day for day in days if fee.holds_on(date.fromordinal(day)))
                     same = fee.model_copy(update={"begin": None, "end": None, "proration": Proration.BY_DAY})
                 if held:
-                    found[fee.id][same, currency, worth].update(held)
-                    last[fee.id] = max(held), fee.is_whole
-        for name, of_id in found.items():
-            is_whole = last[name][1]
+                    found[of][same, currency, worth].update(held)
+                    last[of] = max(held), fee.is_whole
+        for of, of_id in found.items():
+            is_whole = last[of][1]
+            if is_whole and newest[of] < newest[of[0]]:
+                continue
             for agreed in [max(of_id, key=lambda one: max(of_id[one]))] if is_whole else of_id:
-                yield AgreedFee(*agreed, frozenset(of_id[agreed]), is_whole)
+                yield AgreedFee(*agreed, frozenset(of_id[agreed]), is_whole, versions is of_tariff)
 
 
 @dataclass(slots=True)
@@ -233,7 +238,9 @@ def fees_due(
     account = {_ACCOUNT: ("", account_days(terms, contract.period))}
     devices: dict[Scope, tuple[str, Days]] = {}
     dues: list[FeeDue] = []
-    for agreed in agreed_fees(terms, contract, book):
+    taken = defaultdict[tuple[str, bool, Scope], Days](frozenset)
+    # of those with one id a day is of the one for fewest devices
+    for agreed in sorted(agreed_fees(terms, contract, book), key=lambda one: -len(one.fee.devices)):
         fee, is_percent, rounded = agreed.fee, agreed.fee.percent is not None, dict[tuple[int, int], int]()
         uses = {} if agreed.is_whole else by_day
         usage = _usage_of(agreed, charges, kept, uses) if is_percent else {}
@@ -244,7 +251,10 @@ def fees_due(
             chosen = [one for one in terms.assigned if matches(fee.devices, one.attributes)]
             of_fee = _devices(chosen, contract.period)
         for scope, (region, days) in of_fee.items():
-            charged = len(agreed.days & days)
+            by_id = fee.id, agreed.of_tariff, scope
+            on = agreed.days & days - taken[by_id]
+            taken[by_id] |= on
+            charged = len(on)
             if charged and (not is_percent or usage.get(scope)):
                 of = len(days) if is_percent else whole
                 share = of if agreed.is_whole else charged, of

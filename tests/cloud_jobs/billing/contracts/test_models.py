@@ -159,6 +159,11 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
             "prices.0 and prices.1 have one pool, 'km', and two steps",
         ),
         (tariff(fees=[RATE, RATE]), "two fees have the id 'rate'"),
+        (
+            tariff(fees=[RATE | {"scope": "device", "devices": of} for of in ({"class": "hgv"}, {"axles": 4})]),
+            "two fees have the id 'rate'; a device may match both",
+        ),
+        (tariff(fees=[RATE, RATE | {"scope": "device", "devices": {"axles": 4}}]), "two fees have the id 'rate'"),
         (tariff(fees=[RATE | {"percent": "5"}]), "fee 'rate' needs either an amount or a percent"),
         (tariff(fees=[RATE | {"amount": None}]), "fee 'rate' needs either an amount or a percent"),
         (tariff(fees=[RATE | {"meters": ["distance"]}]), "meters and zones choose the usage of a percent"),

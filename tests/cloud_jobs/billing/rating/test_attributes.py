@@ -104,6 +104,30 @@ def test_a_fee_is_for_the_days_on_which_a_device_has_the_attributes() -> None:
     ]
 
 
+def test_of_the_fees_with_one_id_the_one_that_names_most_attributes_is_charged() -> None:
+    def of(id_: str, amount: str, **more: Any) -> dict[str, Any]:
+        return {"id": id_, "name": "Monthly fee", "amount": amount, "scope": "device"} | more
+
+    fees = [of("m", "9.30"), of("m", "31.00", devices={"class": "hgv"}), of("gps", "1.00")]
+    devices = [device(end=MID, attributes=HGV), device(begin=MID), device("van-2"), device("van-3", attributes=HGV)]
+    found = [
+        amount for text, amount in lines(rated(tariff(fees=fees), devices)) if text.startswith("Monthly fee: 9.30")
+    ]
+    # 16 of 31 days after the trailer is gone
+    assert sorted(found) == [480, 930]
+    assert rated(tariff(fees=fees), devices).net_minor == 480 + 930 + 1500 + 3100 + 300
+    # the heavy fee of a later version is instead of the light one from then on
+    late = [fees[0], fees[1] | {"begin": "2026-03-16"}]
+    assert rated(tariff(fees=late), [device(attributes=HGV)]).net_minor == 450 + 1600
+    whole = [one | {"proration": "whole"} for one in fees]
+    assert rated(tariff(fees=whole), [device(attributes=HGV)]).net_minor == 3100 + 100
+    # whole, and for other devices from the middle of the month on: once
+    other = tariff(effective_from=MID, fees=[whole[1] | {"devices": {"class": ["hgv", "bus"]}}])
+    made = contracts(legal_entity(), tariff(fees=whole[1:2]), other, account("acme", device(attributes=HGV)))
+    contract = made.contract_of("acme", MARCH)
+    assert rate(contract, *cells_of_usage([contract], table(()))[0]).net_minor == 3100
+
+
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 31 * 96 - 1), st.lists(st.integers(0, 30 * 24), max_size=8, unique=True), st.booleans())
 def test_an_assignment_split_in_two_and_an_attribute_that_nothing_names_change_nothing(
