@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from cloud_jobs.billing.rating.terms import Term, terms_of
+from cloud_jobs.billing.rating.terms import Term, name_of, terms_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter
 
 TEXTS: Final = Path(__file__).parent / "texts"
@@ -115,13 +115,16 @@ class Language:
     ) -> str:
         """A price, cap, fee or minimum fee (its canonical text) in this language; what is no such text stays.
 
-        The name is the line's item, and left out. `applied`: what a price with tiers came to, which stands first, on a
-        line of its own. `meter`: of the line, whose pieces have its name. `cycle`: what a period of the payer is.
+        The name is the line's item, and left out, and so are the meters that it stands for. `applied`: what a price
+        with tiers came to, which stands first, on a line of its own. `meter`: of the line, whose pieces have its name.
+        `cycle`: what a period of the payer is.
         """
         if not (terms := terms_of(text)):
             return text
         listed = ""
         for key, facts in terms:
+            if key == "meters" and name_of(text):
+                continue
             given = {name: self._fact(name, value, meter) for name, value in facts.items()}
             if "quantity" in facts:
                 given["quantity"] = self.measure(facts["quantity"], facts["unit"])
@@ -211,16 +214,26 @@ def applied_price(
     return AppliedPrice(f"{average:f}", currency, unit, is_tier=False)
 
 
+_STEPS: Final = frozenset({"of_step", "of_stay", "step"})
+_COUNTED: Final = _STEPS | {
+    *("name", "of_unit", "free", "visit", "dearest", "devices"),
+    *("pooled_account", "pooled_tree", "pool", "by_day", "by_week", "by_year"),
+}
+"""Terms that leave the amount of a step as it is. Any other term may decide an amount, and nothing is counted."""
+
+
 def charged_steps(price: str, amount_minor: int, *, currency: str, digits: int) -> tuple[int, Term] | None:
-    """How many steps or stays of one amount a line charges, and the price's head; None if it is no whole number."""
+    """How many steps or stays of one amount a line charges, and the term with the step; None if it is no whole number.
+
+    `price`: with terms of `_COUNTED` alone.
+    """
     terms = terms_of(price)
-    head = next((term for term in terms if term.key in {"of_step", "of_stay"}), None)
-    # what else decides an amount: their number does not follow from it
-    if {term.key for term in terms} & {"factors", "most", "vat_included"}:
+    step = next((term for term in terms if term.key in _STEPS), None)
+    head = next((term for term in terms if "currency" in term.facts), None)
+    if step is None or head is None or head.facts["currency"] != currency or {key for key, _ in terms} - _COUNTED:
         return None
-    if head is None or head.facts["currency"] != currency:
-        return None
-    each = Decimal(head.facts["amount"]).scaleb(digits)
+    units = step.facts["quantity"] if step.key == "step" else "1"
+    each = (Decimal(head.facts["amount"]) * Decimal(units)).scaleb(digits)
     # amounts that are rounded say nothing
     is_whole = each and each == each.to_integral_value() and not amount_minor % each
-    return (int(amount_minor / each), head) if is_whole else None
+    return (int(amount_minor / each), step) if is_whole else None

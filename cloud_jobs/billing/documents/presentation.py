@@ -395,7 +395,7 @@ class Presentation:
                 said = f"{self.language.day(local.date().isoformat())} {local:%H:%M}", quantity
                 text = f"{', '.join(filter(None, said))}: {self._minor(int(minor))} {self._currency}"
                 text += f" {self._say('price.vat_included')}" if "gross_minor" in entry else ""
-            yield ("", text, "", "", "", "")
+            yield ("", f"– {text}", "", "", "", "")
 
     def _exact(self, line: Document, base: int) -> str:
         if not line["quantity"]:

@@ -63,6 +63,8 @@ TERMS: Final = {
     "dearest": ", the dearest within {minutes} minutes",
     "vat_included": ", VAT included",
 }
+MAX_NAMES: Final = 3
+"""The most names of prices that a cap is called by."""
 _TEMPLATES: Final = NAME | HEADS | TERMS
 _NUMBER: Final = r"\d+(?:\.\d+)?"
 _TIER: Final = rf"{_NUMBER}(?: to {_NUMBER})?"
@@ -193,10 +195,10 @@ def price_text(price: Price, currency: str, pool: NamedPool | None = None, attri
 def cap_text(cap: Cap, currency: str, windows: Iterable[Window] = (), prices: Iterable[Price] = ()) -> str:
     """`at most 5.00 EUR a day for each device (distance, duration), only port, in window night (mon-sun 22:00-06:00)`.
 
-    `windows`, `prices`: of the tariff. A name that all its prices have is that of the cap.
+    `windows`, `prices`: of the tariff. A cap has the names of its prices, if all have one and they are few.
     """
-    names = {price.name for price in prices if cap.covers(price.meter, price.zone, price.window)}
-    name = said("name", name=names.pop()) if len(names) == 1 and all(names) else ""
+    names = {price.name or "" for price in prices if cap.covers(price.meter, price.zone, price.window)}
+    name = said("name", name=", ".join(sorted(names))) if names and all(names) and len(names) <= MAX_NAMES else ""
     hours = "; ".join(window.name or window.text for window in windows if window.id in cap.windows)
     span = "period" if cap.span is Span.CYCLE else cap.span.value
     terms = (

@@ -248,6 +248,19 @@ def test_a_line_has_the_name_of_its_price_and_window() -> None:
     assert row[1] == "Entsperren, Zone eu-centre, Zeitfenster Nachttarif (Mo-So 22:00-06:00)"
 
 
+def test_a_cap_has_the_names_of_its_prices_instead_of_their_meters() -> None:
+    sold = [
+        Price(meter=meter, unit="each", unit_amount=Decimal(1), name=name, zone=zone)
+        for meter, zone, name in ((Meter.VISIT, "a", "Parking"), (Meter.EVENT, "", "Unlock"))
+    ]
+    cap = Cap(scope="account", span="day", amount=Decimal(5), meters=("visit", "event"))
+    text = cap_text(cap, "EUR", (), sold)
+    assert text == "Parking, Unlock: at most 5.00 EUR a day for the account (event, visit)"
+    assert language("de").price(text) == "höchstens 5,00 EUR am Tag für das Konto"
+    bare = cap_text(cap, "EUR", (), [*sold, sold[0].model_copy(update={"name": None})])
+    assert bare == text.removeprefix("Parking, Unlock: ")
+
+
 def test_a_text_that_is_no_price_stays() -> None:
     assert language("de").price("by agreement") == "by agreement"
 
@@ -273,7 +286,13 @@ def test_the_price_of_the_tier_that_applied_is_shown_or_the_average(
 
 @pytest.mark.parametrize(
     ("others", "counted"),
-    [({}, "4 × 30 min"), ({"most": "6"}, ""), ({"times": "axles"}, ""), ({"includes_tax": True}, "")],
+    [
+        ({}, "4 × 30 min"),
+        ({"step_amount": None, "unit_amount": "0.05"}, "4 × 30 min"),
+        ({"most": "6"}, ""),
+        ({"times": "axles"}, ""),
+        ({"includes_tax": True}, ""),
+    ],
 )
 def test_started_steps_are_counted_where_nothing_else_decides_the_amount(others: dict[str, Any], counted: str) -> None:
     taxes = others.pop("includes_tax", False)
@@ -281,6 +300,8 @@ def test_started_steps_are_counted_where_nothing_else_decides_the_amount(others:
     text = price_text(sold, "EUR") + (TERMS["vat_included"] if taxes else "")
     shown = charged_steps(text, 600, currency="EUR", digits=2)
     assert (f"{shown[0]} × {shown[1].facts['quantity']} min" if shown else "") == counted
+    # a term that the count does not know may decide the amount
+    assert charged_steps(f"{price_text(sold, 'EUR')}, 20 of 31 days", 600, currency="EUR", digits=2) is None
     tiers = f"{PRICES[3]}{TERMS['vat_included']}"
     assert applied_price(tiers, "distance", 10_000_000, 500, currency="EUR", digits=2, vehicles=1) is None
 
@@ -293,9 +314,9 @@ def test_the_annex_lists_stays_with_the_amount_that_the_customer_was_shown() -> 
     [group], [part] = show.line_groups, show.annex
     assert group.rows[0][4].endswith("\n= 4,50 EUR inkl. USt")
     assert [row[1] for row in part.rows[1:]] == [
-        "02.03.2026 10:00, 40,00 min: 3,00 EUR inkl. USt",
-        "03.03.2026 00:30, 1,00 min: 1,50 EUR inkl. USt",
-        "und 17 weitere; der Verkäufer kann sie auflisten",
+        "– 02.03.2026 10:00, 40,00 min: 3,00 EUR inkl. USt",
+        "– 03.03.2026 00:30, 1,00 min: 1,50 EUR inkl. USt",
+        "– und 17 weitere; der Verkäufer kann sie auflisten",
     ]
 
 
