@@ -47,7 +47,6 @@ from cloud_jobs.billing.rating.rate_facts import PricedFact
 from cloud_jobs.billing.rating.terms import number_text, terms_of
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, exponent, place_text, quantity_text, round_ratio
 from cloud_jobs.lake.coverage import SeqRanges, TenantDevice
-from geo.reference.moments import stamp
 
 
 def arithmetic_of(contract: PayerContract, pool: PoolUses, key: ChargeKey) -> Iterator[tuple[str, str]]:
@@ -278,7 +277,7 @@ def _arithmetic(
     currency, parts = contract.payer.currency, list[Iterable[tuple[str, str]]]()
     facts = [[*of] for _, of in groupby(rating.facts_of(key), key=lambda one: (one.moment_us, one.fact))]
     for of_one in facts[:MAX_FACTS]:
-        yield from _arithmetic_of_fact(of_one, currency)
+        yield from _arithmetic_of_fact(contract, of_one)
     if more := [one.minor for of_one in facts[MAX_FACTS:] for one in of_one]:
         yield f"{len(facts) - MAX_FACTS} more", f"{amount_text(sum(more), currency)} {currency}"
     parts += (arithmetic_of(contract, pool, key) for pool in rating.pools_of(key))
@@ -303,10 +302,13 @@ MAX_FACTS: Final = 500
 """The most visits or passages of a charge that are taken apart."""
 
 
-def _arithmetic_of_fact(parts: Sequence[PricedFact], currency: str) -> Iterator[tuple[str, str]]:
+def _arithmetic_of_fact(contract: PayerContract, parts: Sequence[PricedFact]) -> Iterator[tuple[str, str]]:
     """A visit or passage; of a stay also its free time, steps, tiers and maximum, and its parts by day or version."""
-    first, last = parts[0], parts[-1]
-    yield _fact_text(first, sum(one.quantity for one in parts)), _money(sum(one.minor for one in parts), currency)
+    first, last, currency = parts[0], parts[-1], contract.payer.currency
+    yield (
+        _fact_text(contract, first, sum(one.quantity for one in parts)),
+        _money(sum(one.minor for one in parts), currency),
+    )
     alone, price = last.price.fact_minor(last.at + last.quantity), last.price
     if last.free == last.quantity and not last.minor and alone:
         is_dearest = "dearest" in {term.key for term in terms_of(last.text)}
@@ -347,13 +349,19 @@ def _arithmetic_of_stay(price: RatedPrice, quantity: int) -> Iterator[tuple[str,
         yield "- the maximum of a stay", f"{stated.most:f} {_currency(price)}"
 
 
-def _fact_text(one: PricedFact, base: int) -> str:
+def _fact_text(contract: PayerContract, one: PricedFact, base: int) -> str:
+    """A fact in the local time of its days."""
+    zone = ZoneInfo(contract.period.time_zone)
+
+    def local(moment_us: int) -> str:
+        return moment_of(moment_us).astimezone(zone).isoformat(" ", "seconds")
+
     fact, quantity = one.fact, f"{quantity_text(one.meter, base)} {MEASURE_OF[one.meter].unit}"
     if isinstance(fact, Passage):
-        return f"{stamp(moment_of(fact.moment_us))} {'forward' if fact.forward else 'backward'}, event {fact.id}"
-    begin, end = stamp(moment_of(fact.begin_us)), stamp(moment_of(fact.end_us))
+        return f"{local(fact.moment_us)} {'forward' if fact.forward else 'backward'}, event {fact.id}"
+    begin, end = local(fact.begin_us), local(fact.end_us)
     begin, end = begin if fact.entered else f"{begin} (not seen)", end if fact.left else f"{end} (not seen)"
-    drove = f"drove at {stamp(moment_of(one.moment_us))}, " if one.meter is Meter.DRIVEN_DAY else ""
+    drove = f"drove at {local(one.moment_us)}, " if one.meter is Meter.DRIVEN_DAY else ""
     return f"{begin} to {end}, {drove}{quantity}, events {', '.join(fact.ids)}"
 
 

@@ -187,7 +187,8 @@ def _key_of(made: Document, number: str, line: int, device: TenantDevice | None)
     devices = [TenantDevice(one["tenant"], one["device"]) for one in entries]
     if device is None and len(devices) > 1:
         named = ", ".join(f"{one.tenant}/{one.device}" for one in devices[:_MAX_NAMED])
-        raise BillingError(f"line {line} of {number} is of {len(devices)} devices ({named} ...); add --device")
+        named += " ..." if len(devices) > _MAX_NAMED else ""
+        raise BillingError(f"line {line} of {number} is of {len(devices)} devices ({named}); add --device")
     chosen = devices[0] if device is None else device
     if chosen not in devices:
         raise BillingError(f"line {line} of document {number} does not charge {chosen.tenant}/{chosen.device}")

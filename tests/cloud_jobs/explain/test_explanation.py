@@ -123,10 +123,10 @@ def test_a_stay_comes_apart_into_free_time_steps_maximum_and_days() -> None:
     made = explain(world.contract, charge, periods=[PeriodUsage((), {}, found)])
     assert made.amount_agrees
     assert [(step.partition(", events")[0], figure) for step, figure in made.arithmetic] == [
-        ("2026-03-05T12:00:00Z to 2026-03-05T12:40:00Z, 40.000000 min", "3.00 EUR"),
+        ("2026-03-05 17:30:00+05:30 to 2026-03-05 18:10:00+05:30, 40.000000 min", "3.00 EUR"),
         ("- less 15.00 min that are free", "25.00 min"),
         ("- 2 steps of 30 min from entering × 1.50 EUR", "3.00 EUR"),
-        ("2026-03-05T17:00:00Z to 2026-03-05T21:00:00Z, 240.000000 min", "9.00 EUR"),
+        ("2026-03-05 22:30:00+05:30 to 2026-03-06 02:30:00+05:30, 240.000000 min", "9.00 EUR"),
         ("- less 15.00 min that are free", "225.00 min"),
         ("- 8 steps of 30 min from entering × 1.50 EUR", "12.00 EUR"),
         ("- the maximum of a stay", "9 EUR"),
