@@ -50,6 +50,8 @@ def test_an_unknown_key_is_named_with_the_nearest_right_one_at_its_place() -> No
     assert problems('hots = "h"') == ["hots: no such setting; did you mean 'host'?"]
     assert problems('host = "h"\n[[links]]\nprot = 5') == ["links.0.prot: no such setting; did you mean 'port'?"]
     assert problems('host = "h"\n[inner]\nzzz = 5') == ["inner.zzz: no such setting; known are port"]
+    # one letter is another word
+    assert problems('host = "h"\n[inner]\nfort = 5') == ["inner.fort: no such setting; known are port"]
 
 
 def test_every_mistake_is_listed_at_once() -> None:

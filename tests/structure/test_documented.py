@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from cloud_jobs.__main__ import app as cloud_jobs
+from cloud_jobs.billing.contracts.published import MODEL_OF
 from cloud_jobs.config import CloudSettings
 from edge_agent.cli import app as edge_agent
 from edge_agent.config import AgentSettings
@@ -126,6 +127,14 @@ def test_each_setting_is_explained(model: type[BaseModel]) -> None:
     text = "\n".join(PAGES[name] for name in SETTINGS[model])
     named = {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in re.split(r"[^\w]+", quoted)}
     assert sorted(set(settings_of(model)) - named) == []
+
+
+@pytest.mark.parametrize("kind", MODEL_OF)
+def test_each_key_of_a_contract_is_explained(kind: str) -> None:
+    text = PAGES["contract-keys.md"] + PAGES["contracts.md"]
+    parts = re.findall(r"^```toml$(.*?)^```$|`([^`\n]+)`", text, re.MULTILINE | re.DOTALL)
+    named = {word for part in parts for word in re.split(r"\W+", "".join(part))}
+    assert sorted(set(settings_of(MODEL_OF[kind])) - named) == []
 
 
 def test_the_page_with_the_settings_of_the_jobs_names_each_section_and_where_it_is() -> None:

@@ -186,10 +186,11 @@ def _fault_of_value(where: str, detail: ErrorDetails) -> str:
 
 
 def _nearest_key(here: type[BaseModel], wrong: str) -> str:
-    """A similar key of this table, or of a table in it."""
+    """A similar key of this table, or of a table in it. A word that begins otherwise is another one: cost, most."""
     tables = ((name, _model_inside(field.annotation)) for name, field in here.model_fields.items())
     below = [f"{name}.{key}" for name, table in tables if table is not None for key in _keys(table)]
-    return nearest(wrong, [*_keys(here), *below], SIMILAR)
+    known = (one for one in (*_keys(here), *below) if one.rpartition(".")[2][:1] == wrong[:1].lower())
+    return nearest(wrong, known, SIMILAR)
 
 
 def _keys(model: type[BaseModel]) -> list[str]:

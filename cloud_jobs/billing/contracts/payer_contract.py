@@ -307,9 +307,13 @@ class PayerParts:
         if found := self._at_the_end("exchange_rate", name):
             rate: Decimal = known(ExchangeRate, found.body).rate
             return rate
-        text = f"account {account!r} {why}, and no exchange rate {name!r} is in force at the period's end{advice}"
+        text = f"account {account!r} {why}, and no exchange rate {name!r} is in force {self._when}{advice}"
         self.faults.append(ContractFault(text, ("account", account), is_lack=True))
         return None
+
+    @property
+    def _when(self) -> str:
+        return f"at the end of {moment_of(self._end_us - 1).astimezone(self._zone).date()}"
 
     def _ends(self, name: str, last: Account) -> bool:
         after = self._of_kind["account"][name].at(self._end_us)
@@ -420,7 +424,7 @@ class PayerParts:
         name = payer.legal_entity
         found = self._at_the_end("legal_entity", name)
         if found is None:
-            text = f"account {account!r} buys from the legal entity {name!r}, which is not in force at the period's end"
+            text = f"account {account!r} buys from the legal entity {name!r}, which is not in force {self._when}"
             self.faults.append(ContractFault(text, ("account", account), missing=("legal_entity", name)))
             return None
         seller = _seller(found.body)

@@ -66,13 +66,17 @@ MEANT: Final = {
             "class axles emission weight",
             dict.fromkeys((Price, Fee), 'devices = { class = "hgv" }') | {Assignment: 'attributes = { class = "hgv" }'},
         ),
+        ("weight", {Price: 'times = "weight"'}),
         ("free free_minutes free_units included", dict.fromkeys((Price, NamedPool), "allowance = 50")),
         ("per cycle", dict.fromkeys((Cap, NamedPool, Price), 'span = "cycle"')),
         ("pool", dict.fromkeys((Cap, Fee), 'scope = "device"')),
         ("pool_id", {Price: 'pool = "km", and pools = [{ id = "km" }] in the tariff'}),
         (
             "credit discount coupon",
-            dict.fromkeys((Tariff, Account), 'fees = [{ id = "coupon", name = "Coupon", amount = -5.00 }]'),
+            dict.fromkeys(
+                (Tariff, Account),
+                f'fees = [{{ id = "coupon", name = "Coupon", amount = -5.00, every = "once", begin = {_DAY} }}]',
+            ),
         ),
         ("gross tax_included", {Tariff: "includes_tax = true"}),
         ("commitment minimum minimum_fee", {Tariff: "minimum_amount = 50.00"}),

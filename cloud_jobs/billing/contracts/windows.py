@@ -106,7 +106,7 @@ def _each_day(given: Any) -> Any:
     for one in given if isinstance(given, list | tuple) else [given]:
         ends = [day.strip() for day in str(one).lower().split("-")]
         if len(ends) > 2 or not {*ends} <= {*WEEKDAYS}:
-            raise ValueError(f'{one!r} is no day; write days = "mon-fri" or days = ["sat", "sun"]')
+            raise ValueError(f'{one!r} is no day; write days = "mon-fri" or days = ["sat", "sun"]; without it, all')
         first, last = WEEKDAYS.index(ends[0]), WEEKDAYS.index(ends[-1])
         found += [WEEKDAYS[(first + at) % 7] for at in range((last - first) % 7 + 1)]
     return found

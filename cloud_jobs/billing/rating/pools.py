@@ -580,7 +580,8 @@ def worth_of(currency: str, contract: PayerContract) -> Fraction:
     rate = contract.rates.get(currency)
     if rate is None:
         into = contract.payer.currency
-        raise BillingError(f"no exchange rate from {currency} into {into} in force at the period's end; publish one")
+        day = contract.period.last_day
+        raise BillingError(f"no exchange rate from {currency} into {into} in force at the end of {day}; publish one")
     return Fraction(rate) * minor
 
 

@@ -417,7 +417,9 @@ def journal(
     batch = None if datev is None else DatevBatch(load(DatevSettings, datev), *days)
     seller = None if batch is None else batch.settings.legal_entity
     heads = (row["head"] for row in register.heads(*days, payer) if seller in (None, row["legal_entity"]))
-    postings = chain.from_iterable(map(postings_of, heads))
+    if (first := next(heads, None)) is None:
+        typer.echo(f"bill: no document was issued from {days[0]} to {days[1]}; a journal is by days of issue", err=True)
+    postings = chain.from_iterable(map(postings_of, chain(filter(None, [first]), heads)))
     lines = csv_lines(postings) if batch is None else batch.lines(postings, datetime.now(UTC))
     pieces = (line.encode("utf-8" if batch is None else "cp1252", "replace") for line in lines)
     if out is None:

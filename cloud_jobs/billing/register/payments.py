@@ -53,6 +53,7 @@ class PaymentImport:
 
 
 _Cell = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
+_FORM: Final = "write a day as 2026-12-01 and an amount as 1234.50"
 
 
 class _Payment(BaseModel):
@@ -117,8 +118,8 @@ def _parsed(lines: Iterable[str], refused: list[RefusedPayment]) -> Iterator[tup
         header = [*(reader.fieldnames or ())]
         if {*header} - {_OPTIONAL} != {*_COLUMNS} or len({*header}) != len(header):
             raise BadPayments(
-                f"the first line must name the columns {','.join(_COLUMNS)} and may name {_OPTIONAL}; it is "
-                f"{','.join(header)[:200]!r}"
+                f"the first line must name the columns {','.join(_COLUMNS)}, with commas, and may name {_OPTIONAL}; "
+                f"it is {','.join(header)[:200]!r}"
             )
         for count, row in enumerate(reader, 1):
             if count > MAX_ROWS:
@@ -129,7 +130,7 @@ def _parsed(lines: Iterable[str], refused: list[RefusedPayment]) -> Iterator[tup
                     _Payment.model_validate_strings({str(name): str(cell) for name, cell in row.items()}),
                 )
             except ValidationError as error:
-                refused.append(RefusedPayment(reader.line_num, f"it cannot be read: {first_fault(error)}"))
+                refused.append(RefusedPayment(reader.line_num, f"it cannot be read: {first_fault(error)}; {_FORM}"))
     except csv.Error as error:
         raise BadPayments(f"line {reader.line_num} is no CSV: {error}") from error
 

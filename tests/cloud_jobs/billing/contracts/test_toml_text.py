@@ -100,6 +100,12 @@ def line_of(text: str) -> int:
         ("begin = 2026-03-01T00:00:00+01:00", "begin = 2026-03-01T00:00:00", "devices.1.begin: "),
         ("22:00-06:00", "22:00:10-06:00", "windows.0.hours.0: '22:00:10-06:00' is no time of the day; write local"),
         ('hours = "22:00-06:00"', 'begin = "22:00", end = "06:00"', 'write hours = ["22:00-06:00"]'),
+        (
+            'window = "night" }',
+            'window = "night", weight = 2 }',
+            'prices.1.weight: no such key; write times = "weight"',
+        ),
+        ("minimum_amount = 5.00", "coupon = 5.00", 'amount = -5.00, every = "once", begin = 2026-07-01 }]'),
         ("2020 51", "2020 52", "payment.iban: the check digits of the IBAN"),
         ("rate = 0.9123", "rate = inf", "rate: "),
         ("[[exchange_rate]]", "[[exchange_rates]]", "exchange_rates: no such table; did you mean [[exchange_rate]]?"),

@@ -185,7 +185,7 @@ def test_taxes_that_contradict_are_faults_and_doubts_are_said() -> None:
     assert "needs a vat_id (EN 16931, BR-AE-02)" in str(fault)
     swiss = legal_entity(tax_currency="CHF")
     [fault] = faults_of(contracts(swiss, tariff(), account("acme", device())))
-    assert "no exchange rate 'eur-chf' is in force at the period's end; publish one" in str(fault)
+    assert "no exchange rate 'eur-chf' is in force at the end of 2026-03-31; publish one" in str(fault)
     rated = exchange_rate("0.95", id="eur-chf", currency="EUR", into="CHF")
     contract = contracts(swiss, tariff(), rated, account("acme", device())).contract_of("acme", MARCH)
     assert str(contract.tax_rate) == "0.95"

@@ -65,7 +65,10 @@ def test_the_journal_has_each_document_once(books: BilledLake, tmp_path: Path) -
     file = tmp_path / "journal.csv"
     run(books, "journal", "--period", ISSUED_ON, "--out", str(file))
     assert file.read_bytes() == result.stdout_bytes
-    assert run(books, "journal", "--period", "2025").stdout.count("\n") == 1
+    empty = run(books, "journal", "--period", "2025")
+    assert (empty.exit_code, empty.stdout.count("\n")) == (0, 1)
+    assert "no document was issued from 2025-01-01 to 2025-12-31; a journal is by days of issue" in empty.stderr
+    assert not result.stderr
 
 
 def test_a_posting_batch_has_debtors_and_revenue_accounts(books: BilledLake, tmp_path: Path) -> None:
@@ -143,7 +146,8 @@ def test_refused_rows_are_named_and_lose_no_other(books: BilledLake, tmp_path: P
     for line, reason in enumerate(wrong.values(), 2):
         assert f"payments.csv:{line}: " in said
         assert reason in said
+    assert "; write a day as 2026-12-01 and an amount as 1234.50" in said
     assert states(books)[OTHER] == "paid"
     other = paid(books, tmp_path, f"{OTHER};2026-06-20;1.80;EUR", header="document;date;amount;currency")
     assert other.startswith("1 ")
-    assert "must name the columns document,date,amount,currency" in other
+    assert "must name the columns document,date,amount,currency, with commas" in other
