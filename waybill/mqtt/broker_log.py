@@ -6,7 +6,7 @@ process id.
 
 `--control SOCKET` before LOG is for containers, where no other program sees the broker's process: the child tells there
 of the process and sends it SIGHUP, writes the log to its own output too, and empties LOG when it is large.
-`--ask SOCKET` prints the process, and fails without one.
+`--ask SOCKET` fails without one that handles SIGHUP: Mosquitto does when it listens.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ def main(path: str, command: list[str], control: str = "") -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--ask":
-        sys.stdout.write(f"{ask_broker(sys.argv[2])}\n")
+        found = ask_broker(sys.argv[2])
+        sys.exit(f"{found}" if not found.is_ready else 0)
     elif sys.argv[1] == "--control":
         main(sys.argv[3], sys.argv[4:], sys.argv[2])
     else:
