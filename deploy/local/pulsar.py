@@ -14,6 +14,7 @@ from deploy.local.errors import ProgramMissing
 from deploy.local.mosquitto import TlsFiles
 from deploy.local.ports import PortBook
 from deploy.local.server import Server, http_health
+from geo.replication.pulsar_chart import SNAPSHOTS
 from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.pulsar.pulsar_client import PulsarAccess
 from waybill.settings import Settings
@@ -120,16 +121,7 @@ _MAX_REGISTRATIONS = 5
 
 # What differs from Pulsar's own standalone.conf, and why.
 SMALL_BROKER: dict[str, str | int] = {
-    # Replicated subscriptions: positions travel even when acknowledgements lag by minutes (10 snapshots by default).
-    "replicatedSubscriptionsSnapshotFrequencyMillis": 1000,
-    "replicatedSubscriptionsSnapshotTimeoutSeconds": 10,
-    "replicatedSubscriptionsSnapshotMaxCachedPerSubscription": 500,
-    # A cursor is persisted at most this often a second; the default is every ten seconds, all of it redelivered
-    # after a kill.
-    "managedLedgerDefaultMarkDeleteRateLimit": 10,
-    "managedLedgerCursorPositionFlushSeconds": 1,
-    # A topic stays until it is deleted.
-    "brokerDeleteInactiveTopicsEnabled": "false",
+    **SNAPSHOTS,
     "forceDeleteNamespaceAllowed": "true",
     "forceDeleteTenantAllowed": "true",
     # The topology asks for numbers that are a second old, not a minute.

@@ -1,4 +1,4 @@
-"""The commands `waybill topology plan | apply | verify | watch | broker-conf`."""
+"""The commands `waybill topology plan | apply | verify | watch | broker-conf | chart-values | addresses`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from geo.replication.apply import apply as apply_topology
 from geo.replication.errors import NoAddress, ReplicationError, UnusableAccess
 from geo.replication.model import Topology
 from geo.replication.plan import Change
+from geo.replication.pulsar_chart import TRUST_FILE, ChartOptions, as_yaml, chart_values
+from geo.replication.pulsar_chart import addresses as addresses_of
 from geo.replication.verification import LinkState, Observation, observe
 from geo.replication.verification import verify as verify_links
 from waybill.daemon.stack_folder import stack_advice, stack_file
@@ -365,6 +368,59 @@ def broker_conf(
     with _errors_as_messages(topology):
         lines = broker_conf_lines(load(Topology, _file(topology)), cluster, issuer, tls, token_file)
     print(*lines, sep="\n")  # noqa: T201
+
+
+@app.command("chart-values")
+def values_of_chart(
+    cluster: Annotated[str, typer.Argument(help="The cluster of the brokers.")],
+    *,
+    issuer: Annotated[str, typer.Option(envvar="WAYBILL_TOKEN_ISSUER", help="The URL that serves the keys of tokens.")],
+    credentials: Annotated[str, typer.Option(help="The Secret with broker.token.")] = "waybill-pulsar",
+    ca: Annotated[
+        str, typer.Option(help="cert-manager's Issuer; the Secret NAME-ca has its ca.crt.")
+    ] = "waybill-pulsar",
+    bookies: Annotated[int, typer.Option(min=3, help="Servers that store messages; three copies are kept.")] = 3,
+    offload_bucket: Annotated[str, typer.Option(help="An S3 bucket for older messages.")] = "",
+    offload_region: Annotated[str, typer.Option(help="Its region.")] = "",
+    offload_secret: Annotated[str, typer.Option(help="The Secret with its keys.")] = "",
+    offload_above_mb: Annotated[int, typer.Option(min=0, help="What of each topic stays on bookies.")] = 1024,
+    topology: File = None,
+) -> None:
+    """Print values for Apache's Helm chart of Pulsar: TLS, tokens, rights, snapshots, volumes, zones.
+
+    Example: waybill topology chart-values eu --issuer https://keys.example > pulsar-eu.yaml
+    """
+    with _errors_as_messages(topology):
+        options = ChartOptions(
+            issuer=issuer,
+            credentials=credentials,
+            ca=ca,
+            bookies=bookies,
+            offload_bucket=offload_bucket,
+            offload_region=offload_region,
+            offload_secret=offload_secret,
+            offload_above_mb=offload_above_mb,
+        )
+        text = as_yaml(chart_values(load(Topology, _file(topology)), cluster, options))
+    print(text, end="")  # noqa: T201
+
+
+@app.command()
+def addresses(
+    *,
+    domain: Annotated[str, typer.Option(help="The Kubernetes cluster's domain.")] = "cluster.local",
+    trust_file: Annotated[str, typer.Option(help="The authority of certificates, in the brokers' pods.")] = TRUST_FILE,
+    topology: File = None,
+) -> None:
+    """Print addresses for the topology's clusters that have none, from Services on standard input.
+
+    The input is the output of `kubectl get services -A -o json`.
+
+    Example: waybill topology addresses --topology topology.toml < services.json
+    """
+    with _errors_as_messages(topology):
+        text = addresses_of(sys.stdin.read(), load(Topology, _file(topology)), domain, trust_file)
+    print(text, end="")  # noqa: T201
 
 
 def _serve(host: str, port: int, collector: ReplicationCollector) -> None:
