@@ -55,10 +55,10 @@ IMAGES = {
         ),
         Image(
             name="centre",
-            title="Waybill's centre: Spark driver and executors, jobs, console",
-            extra="console",
+            title="Waybill's centre: Spark driver and executors, jobs, console; and canaries, which read its tables",
+            extra="local",
             commands=("cloud-jobs", "cloud-jobs-python", "waybill"),
-            debian=(*_PYTHON, "coreutils", "libstdc++6"),
+            debian=(*_PYTHON, "coreutils", "libstdc++6", "mosquitto"),
             java=True,
             limit_mb=1000,
             without=(

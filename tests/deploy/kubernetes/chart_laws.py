@@ -21,8 +21,8 @@ _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persist
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SECRET = re.compile(
     r"BEGIN [A-Z ]*PRIVATE KEY|whsec_|\beyJ[\w-]{10,}\.|"
-    # a value that is no path: settings name the file that has the secret
-    r"""^\s*[\w.-]*(?:password|secret|token|private_key|access_key)[\w.-]*\s*[:=]\s*["']?[^\s"'/$][^\s"']*""",
+    # a value that is no path, table or flag: settings name the file that has the secret
+    r"""^\s*[\w.-]*(?:password|secret|token|private_key|access_key)[\w.-]*\s*[:=]\s*(?!true|false|[{\[])["']?[^\s"'/$]+""",
     re.IGNORECASE | re.MULTILINE,
 )
 _NOT_SECRET = re.compile(
@@ -152,7 +152,7 @@ def _tolerations(spec: Object) -> Iterator[str]:
 
 def _neighbours(one: Object, template: Object, objects: Sequence[Object]) -> Iterator[str]:
     """Several pods are on several nodes and have a budget that lets a node be drained; all have a NetworkPolicy."""
-    labels = template["metadata"]["labels"]
+    labels = template.get("metadata", {}).get("labels", {})
     if not any(_selects(policy["spec"].get("podSelector"), labels) for policy in _of("NetworkPolicy", objects)):
         yield "no NetworkPolicy is for it"
     if one["kind"] == "StatefulSet" and one["spec"].get("podManagementPolicy") != "Parallel":
@@ -181,7 +181,7 @@ def _neighbours(one: Object, template: Object, objects: Sequence[Object]) -> Ite
 def _settings(template: Object, objects: Sequence[Object]) -> Iterator[str]:
     made = {one["metadata"]["name"] for one in _of("ConfigMap", objects)}
     used = {name for name in made if json.dumps({"name": name}) in json.dumps(template["spec"])}
-    if used and not any(key.startswith("checksum/") for key in template["metadata"].get("annotations", {})):
+    if used and not any(key.startswith("checksum/") for key in template.get("metadata", {}).get("annotations", {})):
         yield f"goes on with old settings of {', '.join(sorted(used))}"
 
 

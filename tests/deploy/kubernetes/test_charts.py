@@ -15,6 +15,7 @@ import yaml
 from deploy.kubernetes.cluster.layout import Layout
 from gateway.access.config import AccessSettings
 from gateway.alerts.config import AlertSettings
+from gateway.canary.config import CanarySettings
 from gateway.config import GatewaySettings
 from tests.deploy.kubernetes.chart_laws import faults
 from waybill.settings import Settings, parse
@@ -82,6 +83,7 @@ SETTINGS: dict[str, type[Settings]] = {
     r".*-gateway-\d+\.toml": GatewaySettings,
     r"access\.toml": AccessSettings,
     r"alerts\.toml": AlertSettings,
+    r"canary\.toml": CanarySettings,
 }
 """By names of files in a region's ConfigMaps: what reads them."""
 

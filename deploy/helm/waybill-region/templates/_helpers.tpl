@@ -66,3 +66,8 @@ capabilities: {drop: [ALL]}
 {{- define "waybill.gateways" -}}
 {{ max .Values.gateway.replicas .Values.gateway.autoscaling.maxReplicas }}
 {{- end }}
+
+{{- /* Settings as TOML. Helm has all numbers as fractions. */}}
+{{- define "waybill.toml" -}}
+{{ regexReplaceAll "(?m)(= -?[0-9]+)[.]0$" (toToml .) "${1}" }}
+{{- end }}
