@@ -1,4 +1,4 @@
-"""Spark's `bin/spark-submit` and its entry point for executors on Kubernetes, for an image without a shell.
+"""Spark's `bin/spark-submit` and its entry points of drivers and executors on Kubernetes, for an image without a shell.
 
 Spark's own are shell scripts. `make images` puts this file in their place; it needs nothing but Python and Java.
 """
@@ -40,6 +40,12 @@ def submit_command(arguments: Sequence[str], java: str, jars: str) -> list[str]:
     return printed.decode().lstrip("\0\n").removesuffix("\0").split("\0")
 
 
+def driver_arguments(environment: Mapping[str, str], given: Sequence[str]) -> list[str]:
+    """Arguments of `spark-submit` in the pod of a driver that was submitted in cluster mode, as an operator does."""
+    address = environment["SPARK_DRIVER_BIND_ADDRESS"]
+    return ["--conf", f"spark.driver.bindAddress={address}", "--deploy-mode", "client", *given]
+
+
 def deletion(labels: str, account: Path) -> Request:
     """The request that deletes all executors with these labels, by the rights of a pod's account."""
     namespace, token = ((account / name).read_text(encoding="ascii") for name in ("namespace", "token"))
@@ -63,6 +69,8 @@ def main() -> None:
     java, jars = f"{os.environ['JAVA_HOME']}/bin/java", f"{home}/jars/*"
     if sys.argv[1:] == ["executor"]:
         command = executor_command(os.environ, java, jars)
+    elif sys.argv[1:2] == ["driver"]:
+        command = submit_command(driver_arguments(os.environ, sys.argv[2:]), java, jars)
     else:
         if labels := os.environ.get(_EXECUTORS):
             # A driver that was killed leaves its executors: they stay as long as its pod, which starts it again.

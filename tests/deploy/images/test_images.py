@@ -14,7 +14,7 @@ from deploy.images.debian import is_wanted
 from deploy.images.layers import Layer, matches
 from deploy.images.plan import IMAGES, JAVA_MODULES, PROGRAMS, PULSAR, Image
 from deploy.images.python import is_needed, python_layer
-from deploy.images.spark_submit import deletion, executor_command, submit_command
+from deploy.images.spark_submit import deletion, driver_arguments, executor_command, submit_command
 from tests.deploy.packages.tiny_wheels import write_wheel
 
 TIME_S = 1_767_603_422
@@ -136,6 +136,12 @@ def test_a_driver_deletes_the_executors_of_its_job_in_its_namespace_and_no_other
     assert (request.get_method(), request.get_header("Authorization")) == ("DELETE", "Bearer t0")
     selected = "app.kubernetes.io/component%3Dusage-executor%2Capp%3Da%20b"
     assert request.full_url.endswith(f".svc/api/v1/namespaces/hq/pods?labelSelector={selected}")
+
+
+def test_a_driver_of_an_operator_is_submitted_in_its_own_pod() -> None:
+    given = driver_arguments({"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.7"}, ["--class", "A", "local:///a.py", "usage"])
+    assert given[:4] == ["--conf", "spark.driver.bindAddress=10.0.0.7", "--deploy-mode", "client"]
+    assert given[4:] == ["--class", "A", "local:///a.py", "usage"]
 
 
 def test_the_launcher_s_words_are_run_as_it_prints_them(tmp_path: Path) -> None:

@@ -125,23 +125,29 @@ capabilities: {drop: [ALL]}
 {{ toToml $made }}
 {{- end }}
 
-{{/* Spark's settings of executors as pods: (list $ "usage" EXECUTORS). A driver has rights on pods and nothing else. */}}
+{{/* Spark's settings of executors as pods: (list $ "usage" EXECUTORS). */}}
 {{- define "centre.executors" -}}
 {{- $root := index . 0 -}}
 {{- $executors := index . 2 -}}
+{{- include "centre.sparkConf" $root }}
+{{- if eq $root.Values.spark.mode "kubernetes" }}
 spark.kubernetes.namespace: {{ $root.Release.Namespace }}
 spark.kubernetes.container.image: {{ include "centre.image" $root }}
 spark.kubernetes.container.image.pullPolicy: {{ $root.Values.image.pullPolicy }}
 spark.kubernetes.executor.podTemplateFile: /etc/waybill/settings/{{ index . 1 }}-executor.yaml
-spark.kubernetes.executor.podTemplateContainerName: executor
 spark.kubernetes.executor.request.cores: {{ $executors.cpu | quote }}
+spark.executor.instances: {{ $executors.instances | quote }}
+spark.executor.memoryOverhead: {{ $executors.memoryOverhead }}
+{{- end }}
+{{- end }}
+
+{{/* So that a driver needs rights on pods and on nothing else, and that what it says to executors is encrypted. */}}
+{{- define "centre.sparkConf" -}}
 spark.kubernetes.executor.disableConfigMap: "true"
 spark.kubernetes.driver.ownPersistentVolumeClaim: "false"
 spark.kubernetes.driver.reusePersistentVolumeClaim: "false"
 spark.kubernetes.driver.service.deleteOnTermination: "false"
-spark.executor.instances: {{ $executors.instances | quote }}
-spark.executor.memoryOverhead: {{ $executors.memoryOverhead }}
 spark.authenticate: "true"
 spark.network.crypto.enabled: "true"
-spark.network.timeout: {{ $root.Values.spark.networkTimeout }}
+spark.network.timeout: {{ .Values.spark.networkTimeout }}
 {{- end }}
