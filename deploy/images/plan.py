@@ -58,7 +58,7 @@ IMAGES = {
             title="Waybill's centre: Spark driver and executors, jobs, console; and canaries, which read its tables",
             extra="local",
             commands=("cloud-jobs", "cloud-jobs-python", "waybill"),
-            debian=(*_PYTHON, "coreutils", "libstdc++6", "mosquitto"),
+            debian=(*_PYTHON, "coreutils", "libstdc++6", "mosquitto", "util-linux"),
             java=True,
             limit_mb=1000,
             without=(
@@ -144,6 +144,8 @@ LEFT_OUT_OF_WHEELS = (*_INSTALLER, *_TESTS, *_SOURCES_OF_LIBRARIES)
 PROGRAMS = (
     "usr/bin/python3.11",
     "usr/sbin/mosquitto",
+    # a canary starts its broker and its agent by this, so that they end with it
+    "usr/bin/setpriv",
     # Hadoop sets and reads permissions by these, where it writes checkpoints into a folder
     "bin/chmod",
     "bin/ls",
