@@ -32,6 +32,7 @@ image-tools:
 
 kubernetes: kubernetes-tools  ## The proof on a real cluster of this machine, as root
 	@$(MAKE) --no-print-directory images
+	@$(MAKE) --no-print-directory images IMAGES=pulsar
 	@$(PYTEST) tests/kubernetes -m nightly --timeout 1800
 
 kubernetes-tools: python  ## Programs of the cluster, built by Go into the user's cache (20 minutes, once)

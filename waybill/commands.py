@@ -101,6 +101,7 @@ SUBCOMMANDS = {
     "health": LazyCommand("console.cli:health", "console", "Show what is wrong anywhere, what it affects, what to do."),
     "events": LazyCommand("console.cli:events", "console", "Show events at fences, and encounters."),
     "fleet": LazyCommand("console.cli:fleet", "console", "Show each device: last fix, state, distance, completeness."),
+    "kubernetes": LazyCommand("deploy.kubernetes.cli:app", "gateway", "Say what is wrong with an installation there."),
     "topology": LazyCommand("geo.replication.cli:app", "gateway", "Plan, apply, verify and watch geo-replication."),
     "device": LazyCommand(
         "waybill.identity.device_cli:app", "gateway", "Register, suspend, resume and revoke devices."
