@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -178,9 +179,12 @@ def ending_tokens(pulsar: ClusterSource, now_s: float) -> list[str]:
 
 
 def open_secrets(files: Iterable[tuple[Path | None, str]]) -> Iterator[str]:
-    """A warning for each file that others can read."""
+    """A warning for each file that others can read. A file of another user, as in Kubernetes, we read by its group."""
     for file, secret in files:
-        if file and file.stat().st_mode & 0o044:
+        if file is None:
+            continue
+        about = file.stat()
+        if about.st_mode & (0o044 if about.st_uid == os.geteuid() else 0o004):
             yield f"{file}: others can read the {secret} in it; chmod 600"
 
 
