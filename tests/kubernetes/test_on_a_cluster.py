@@ -4,27 +4,21 @@
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from deploy.kubernetes.cluster.layout import Layout
 from deploy.kubernetes.cluster.processes import Processes
+from tests.kubernetes.real_cluster import CLUSTER, LAYOUT, helm, running_cluster, seconds_until
 
 pytestmark = pytest.mark.nightly
 
-LAYOUT = Layout.of_user()
-IMAGES = Path("dist/images")
-CLUSTER = [sys.executable, "-m", "deploy.kubernetes.cluster"]
 CHART = "deploy/helm/waybill-region"
 VALUES = {
     "region": "eu",
@@ -45,33 +39,8 @@ RESTRICTED = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Callable[..., str]]:
-    """A cluster with the gateway's image; the function calls kubectl in a namespace of restricted admission."""
-    images = sorted(IMAGES.glob("waybill-gateway_*.tar"))
-    if not images or not Path(LAYOUT.program("hk")).exists() or os.geteuid() != 0:
-        pytest.skip("`make kubernetes`, as root, builds what this needs")
-    subprocess.run([*CLUSTER, "up", "--nodes", "2", "--image", str(images[0])], timeout=400, check=True)
-
-    def kubectl(*words: str, given: object = None) -> str:
-        command = [LAYOUT.program("kubectl"), "--kubeconfig", f"{LAYOUT.keys}/admin.conf", "-n", "proof", *words]
-        text = json.dumps(given) if given else None
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
-        assert not done.returncode, done.stderr
-        return done.stdout
-
-    try:
-        kubectl("create", "namespace", "proof")
-        kubectl("label", "namespace", "proof", "pod-security.kubernetes.io/enforce=restricted")
-        yield kubectl
-    finally:
-        subprocess.run([*CLUSTER, "down"], timeout=120, check=True)
-
-
-def seconds_until(holds: Callable[[], bool], at_most_s: float) -> float:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < at_most_s
-        time.sleep(0.3)
-    return time.monotonic() - began
+    with running_cluster("gateway") as running:
+        yield running
 
 
 def gateway(*arguments: str) -> dict[str, Any]:
@@ -90,16 +59,6 @@ def test_a_gateway_without_settings_ends_and_says_why(cluster: Callable[..., str
     assert cluster("logs", "lost") == "/none.toml: cannot be read: there is no such file or folder\n"
     code = "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"
     assert cluster("get", "pod", "lost", "-o", code) == "78"
-
-
-def helm(*words: str, values: object = None) -> str:
-    command = [LAYOUT.program("helm"), "--kubeconfig", f"{LAYOUT.keys}/admin.conf", "-n", "proof", *words]
-    given = ["-f", "-"] if values else []
-    done = subprocess.run(
-        [*command, *given], input=json.dumps(values), capture_output=True, text=True, timeout=180, check=False
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
