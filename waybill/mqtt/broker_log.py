@@ -4,8 +4,10 @@ Mosquitto logs refused publications at its debug level only, with four more line
 its log into a pipe, and a child of this process drops those lines. The broker replaces this process, and keeps its
 process id.
 
-`--control SOCKET` before LOG is for containers, where no other program sees the broker's process: the child tells there
-of the process and sends it SIGHUP, writes the log to its own output too, and empties LOG when it is large.
+`--control SOCKET` before LOG is for containers, where no other program sees the broker's process. The broker is the
+child there, as all processes end with the first one, and the last lines would be lost. The first one passes on
+SIGTERM, tells of the broker at the socket and sends it SIGHUP, writes the log to its own output too, empties a large
+LOG, and ends as the broker does.
 `--ask SOCKET` fails without one that handles SIGHUP: Mosquitto does when it listens.
 """
 
@@ -85,8 +87,8 @@ def ask_broker(control: str, *, reload: bool = False) -> ProcessState:
 class _Control:
     """The socket at which the broker's process is asked for. Without a path it is never asked."""
 
-    def __init__(self, path: str) -> None:
-        self.path, self.broker = path, os.getppid()
+    def __init__(self, path: str = "", broker: int = 0) -> None:
+        self._broker = broker
         self.sockets = [socket.socket(socket.AF_UNIX)] if path else []
         for one in self.sockets:
             # A broker before us may have been killed.
@@ -99,10 +101,9 @@ class _Control:
         """Answer who has connected; whoever is slow gets no answer, because the log waits."""
         with suppress(OSError, ValueError), self.sockets[0].accept()[0] as connection:
             connection.settimeout(_ASKED_S)
-            asked, state = connection.recv(1), process_state(self.broker)
-            # An ended broker's id may belong to another process; then it is not our parent.
-            if asked == _RELOAD and state.is_ready and os.getppid() == self.broker:
-                os.kill(self.broker, signal.SIGHUP)
+            asked, state = connection.recv(1), process_state(self._broker)
+            if asked == _RELOAD and state.is_ready:
+                os.kill(self._broker, signal.SIGHUP)
             connection.sendall(f"{state.pid} {state.is_ready:d} {state.started} {state.program}".encode())
 
 
@@ -202,14 +203,22 @@ def _write(kept: bytes, path: str, *, is_copied: bool) -> None:
 
 
 def main(path: str, command: list[str], control: str = "") -> None:
-    """Become the program; a child filters its log. Raises OSError."""
+    """Become the program; a child filters its log. With `control` the program is the child. Raises OSError."""
     source, target = os.pipe()
     fcntl.fcntl(target, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    if os.fork() == 0:
+    child = os.fork()
+    if control and child:
+        os.close(target)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: os.kill(child, number))
+        _filter(source, path, _Control(control, child))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(code if code >= 0 else 128 - code)
+    if not control and not child:
         os.close(target)
         # It ends with the broker, whose last lines it still writes.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-        _filter(source, path, _Control(control))
+        _filter(source, path, _Control())
         os._exit(0)
     os.close(source)
     os.dup2(target, 1)
