@@ -31,6 +31,7 @@ VALUES: dict[str, Any] = {
     "pulsar": {"serviceUrl": f"pulsar+ssl://{PULSAR}:6651", "adminUrl": f"https://{PULSAR}:8443"},
     "tenants": {"fleet": {}},
     "broker": {"outside": {"type": "NodePort"}},
+    "alerts": {"enabled": True},
 }
 OPERATOR = f"""
 service_url = "pulsar+ssl://{PULSAR}:6651"
@@ -113,6 +114,7 @@ def make_secrets(folder: Path) -> None:
     secrets = {
         "waybill-region": (f"pulsar-ca.pem={pulsar_ca}", f"gateway.token={tokens}/gateway-eu.token", "operators.toml"),
         "waybill-access": ("access.key=access@eu.key", f"access.token={tokens}/access-eu.token"),
+        "waybill-alerts": (f"alerts.token={tokens}/alerts-eu.token",),
         "waybill-authority": (authority, f"{authority}/issued"),
         "office": ("operator.toml", "operators.toml", "anna.key", pulsar_ca, f"{tokens}/fleet-operator-fleet.token"),
     } | {path.name: (f"tls/{path.name}",) for path in (folder / "tls").iterdir() if "pulsar" not in path.name}
@@ -226,6 +228,26 @@ def test_a_renewed_certificate_is_read_without_a_restart(office: Path, bus: Call
     seconds_until(lambda: served_certificate() != before, 180)
     assert device.read()["connected"]
     assert restarts() == restarted
+
+
+@pytest.mark.usefixtures("office")
+def test_alert_processes_of_one_name_run_on_both_nodes_and_a_killed_one_comes_back() -> None:
+    labels = "app.kubernetes.io/component=alerts"
+    kubectl("rollout", "status", "deployment/eu-alerts", "--timeout=120s")
+    before = pods(labels)
+    assert {pod["spec"]["nodeName"] for pod in before} == {"n1", "n2"}
+    kill_processes(before[0])
+
+    def are_back() -> bool:
+        containers = [pod["status"]["containerStatuses"][0] for pod in pods(labels)]
+        return sorted((one["ready"], one["restartCount"]) for one in containers) == [(True, 0), (True, 1)]
+
+    seconds_until(are_back, 60)
+    # both own partitions again, which a standby does not
+    look = "from urllib.request import urlopen; print(urlopen('http://127.0.0.1:9467/status').read().decode())"
+    command = ["--", "/opt/waybill/bin/python", "-c", look]
+    names = [pod["metadata"]["name"] for pod in pods(labels)]
+    seconds_until(lambda: all(json.loads(kubectl("exec", name, *command))["partitions_held"] for name in names), 60)
 
 
 def served_certificate() -> str:
