@@ -7,7 +7,7 @@ LAKE ?= folder
 EXTRAS ?=
 IMAGES ?=
 
-.PHONY: help setup python packages package-tools images image-tools kubernetes kubernetes-tools demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-gateway bench-billing bench-alerts bench-trial bench-console weight
+.PHONY: help setup python packages package-tools images image-tools kubernetes kubernetes-tools kubernetes-demo demo test check unit format nightly drills bench-replication bench-centre bench-source bench-source-growth bench-spatial bench-edge bench-gateway bench-billing bench-alerts bench-trial bench-console weight
 
 help:  ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -38,6 +38,11 @@ kubernetes: kubernetes-tools  ## The proof on a real cluster of this machine, as
 kubernetes-tools: python  ## Programs of the cluster, built by Go into the user's cache (20 minutes, once)
 	@deploy/bootstrap.sh kubernetes-tools
 	@deploy/kubernetes/cluster/build.sh
+
+kubernetes-demo: kubernetes-tools  ## The demo on a cluster of this machine, as root: vehicles outside, the rest inside
+	@$(MAKE) --no-print-directory images IMAGES="gateway centre pulsar"
+	@$(PYTHON) -m deploy.kubernetes.cluster up $(foreach name,gateway centre pulsar,--image dist/images/waybill-$(name)_*_amd64.tar)
+	@$(PYTHON) -m deploy.kubernetes.demo; status=$$?; $(PYTHON) -m deploy.kubernetes.cluster down; exit $$status
 
 demo: setup  ## Vehicles to a checked bill on real servers; CLUSTER=1: on Spark workers; LAKE=s3: on an S3 server
 	@$(PYTHON) -m waybill demo --lake '$(LAKE)' $(if $(CLUSTER),--spark-cluster)

@@ -43,14 +43,14 @@ _LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class LocalAuthority:
-    """The authorities of a folder, created once, and the certificates that they signed.
+    """The authorities of a folder, created once, and the certificates that they signed. `servers`: names of a region's.
 
     `file` is the root certificate (PEM) for a region's brokers, `pulsar_file` that for Pulsar's servers, `pki` the
     folder for `waybill pki`. A certificate is reused until half of its life is over.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()
+    def __init__(self, folder: Path, servers: Sequence[str] = _LOOPBACK) -> None:
+        self._folder, self._servers = folder.absolute(), servers
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.pki = PkiFolder(self._folder / "pki")
         self.file = self._folder / "authority.pem"
@@ -71,11 +71,11 @@ class LocalAuthority:
             return self.pki.region(region)
         except AuthorityMissing:
             root, now = self.pki.root(), _now()
-            return self.pki.create_region(root, region, servers=_LOOPBACK, now=now, lifetime=_AUTHORITY_LIFE)
+            return self.pki.create_region(root, region, servers=self._servers, now=now, lifetime=_AUTHORITY_LIFE)
 
     def server(self, name: str, region: str = "local") -> TlsFiles:
-        """The certificate and key of a region's server on loopback, such as `broker@eu`."""
-        return self._made(self.region(region), region, name, _LOOPBACK)
+        """The certificate and key of a region's server, such as `broker@eu`."""
+        return self._made(self.region(region), region, name, self._servers)
 
     def pulsar_server(self, name: str) -> TlsFiles:
         """The certificate and key of a Pulsar server on loopback, such as `pulsar@eu`."""
@@ -162,11 +162,11 @@ def stack_operator(folder: Path) -> StackOperator:
     Raises SettingsError for an invalid file of trusted keys.
     """
     made = StackOperator(folder / f"{OPERATOR}.key", folder / "operators.toml")
-    _trusted(made.operators_file, made.key_file, OPERATOR, _EVERY)
+    trusted(made.operators_file, made.key_file, OPERATOR, _EVERY)
     return made
 
 
-def _trusted(operators_file: Path, key_file: Path, name: str, kinds: tuple[str, ...]) -> None:
+def trusted(operators_file: Path, key_file: Path, name: str, kinds: tuple[str, ...]) -> None:
     """Make a key once, and trust it on the stack for these kinds of entries of every tenant."""
     if not key_file.exists():
         key = OperatorKey.generate()
@@ -275,7 +275,7 @@ class RegionAccess:
         port, name = self._ports.port(f"access-{self.region}"), principal(PrincipalKind.ACCESS, self.region)
         key, config = self._folder / f"{name}.key", self._folder / "access.toml"
         # The daemon may sign what it enrols, and nothing else.
-        _trusted(operator.operators_file, key, name, (ENROLMENT_KIND,))
+        trusted(operator.operators_file, key, name, (ENROLMENT_KIND,))
         registry = f"""service_url = "{urls["service_url"]}"
 admin_url = "{urls["admin_url"]}"
 tenants = {json.dumps([*tenants])}

@@ -1,0 +1,112 @@
+"""Outside of the cluster: the way in to a Service of a node, and vehicles with their own broker and agent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.demo.processes import DemoVehicle, has_buffer
+from deploy.kubernetes.cluster.layout import CONTROL_NAMESPACE, Layout
+from deploy.kubernetes.demo.office import NODE_PORTS, REGION
+from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook
+from deploy.local.server import Server, port_is_open, wait_all
+from deploy.local.stack_settings import agent_text
+from simulator.scenario import ScenarioVehicle
+
+_LOOK_S = 0.5
+_START_S = 120.0
+
+
+def way_in(layout: Layout, folder: Path, book: PortBook) -> dict[str, DaemonProcess]:
+    """What a load balancer is elsewhere: for each port of devices one of this machine that leads to a node."""
+
+    def process(name: str, node_port: int) -> DaemonProcess:
+        port, address = book.port(name), layout.node(1).address
+        inside = f"nsenter --net=/run/netns/{CONTROL_NAMESPACE} socat - TCP\\:{address}\\:{node_port}"
+        listen = f"TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr"
+        command = ["socat", listen, f"EXEC:{inside}"]
+        return DaemonProcess(f"way-in-{name}", command, folder / name, healthy_when=lambda: port_is_open(port))
+
+    return {name: process(name, node_port) for name, node_port in NODE_PORTS.items()}
+
+
+def vehicles(
+    planned: Sequence[ScenarioVehicle], tokens: Mapping[str, str], folder: Path, ca: Path, book: PortBook
+) -> list[DemoVehicle]:
+    """Each vehicle's broker and agent, not started."""
+    return [_vehicle(one, tokens["/".join(one.sender)], folder / one.device, ca, book) for one in planned]
+
+
+def _vehicle(planned: ScenarioVehicle, token: str, folder: Path, ca: Path, book: PortBook) -> DemoVehicle:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "token").write_text(token, encoding="ascii")
+    (folder / "token").chmod(0o600)
+    broker = MosquittoBroker(planned.device, folder / "broker", settings=MosquittoSettings(), ports=book)
+    tenant, device = planned.sender
+    text = agent_text(
+        tenant=tenant,
+        device=device,
+        buffer=folder / "buffer",
+        broker_port=broker.port,
+        region=REGION,
+        uplink_port=book.port("devices"),
+        enrolment_port=book.port("enrolment"),
+        ca=ca,
+        token_file=folder / "token",
+        status_port=0,
+    )
+    config = folder / "agent.toml"
+    config.write_text(text, encoding="utf-8")
+    agent = DaemonProcess.python(
+        f"edge-agent-{planned.device}",
+        "edge_agent",
+        ["run", "--config", str(config)],
+        folder / "agent",
+        healthy_when=lambda: has_buffer(config),
+    )
+    return DemoVehicle(planned.device, REGION, broker, agent, config)
+
+
+def start(servers: Sequence[Server]) -> None:
+    """Start servers and wait until each is healthy. Raises LocalStackError."""
+    for server in servers:
+        server.start()
+    wait_all(servers, _START_S, lambda _: None)
+
+
+@dataclass
+class Waiting:
+    """Watches how long records of a vehicle wait for their acknowledgement; a thread of its own.
+
+    `longest_s`: the longest time in which a vehicle had records and none of them was acknowledged.
+    """
+
+    vehicles: Sequence[DemoVehicle]
+    longest_s: float = 0.0
+    first_at: float | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Waiting:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        since = {one.device: (0, time.monotonic()) for one in self.vehicles}
+        while not self._ended.wait(_LOOK_S):
+            for one in self.vehicles:
+                status, now = one.status(), time.monotonic()
+                acknowledged, began = since[one.device]
+                if status["acknowledged"] and self.first_at is None:
+                    self.first_at = now
+                if status["acknowledged"] != acknowledged or not status["depth_records"]:
+                    since[one.device] = status["acknowledged"], now
+                else:
+                    self.longest_s = max(self.longest_s, now - began)
