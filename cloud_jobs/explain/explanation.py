@@ -314,7 +314,11 @@ def _arithmetic_of_fact(contract: PayerContract, parts: Sequence[PricedFact]) ->
         is_dearest = "dearest" in {term.key for term in terms_of(last.text)}
         words = "another within the time is dearer, or the same" if is_dearest else "the pair of gates is charged"
         yield f"- not charged: {words}", _money(-alone, currency)
-    elif last.meter is Meter.STAY:
+    elif last.meter is not Meter.STAY:
+        if alone != last.minor:
+            yield "- the pair of gates", _money(alone, currency)
+            yield "- less the first of it, charged in an earlier period", _money(last.minor - alone, currency)
+    else:
         yield from _arithmetic_of_stay(price, last.at + last.quantity)
         if first.at:
             yield f"- {_in_unit(price, first.at)} of it are charged before", ""

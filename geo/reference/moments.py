@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
@@ -51,7 +51,8 @@ def ending(kind: str, body: str) -> datetime | None:
 def agreed_moment(moment: datetime) -> datetime:
     """The moment in UTC, if an agreement can begin at it. Raises ValueError, which says what to write."""
     if moment.utcoffset() is None:
-        raise ValueError(f"{moment.isoformat()} has no offset from UTC; end it with Z, or with one like +01:00")
+        day = f", or write the local day in TOML without quotes: {moment.date()}" if moment.time() == time() else ""
+        raise ValueError(f"{moment.isoformat()} has no offset from UTC; end it with Z, or with one like +01:00{day}")
     # within the years both by the local clock and in UTC
     if not FIRST_YEAR < moment.year <= LAST_YEAR or not FIRST_YEAR < moment.astimezone(UTC).year <= LAST_YEAR:
         raise ValueError(f"{moment.isoformat()} is not within the years {FIRST_YEAR + 1} to {LAST_YEAR}")

@@ -30,7 +30,7 @@ def file_fault(error: OSError | ValueError) -> str:
         case OSError(strerror=str() as problem) if problem:
             return problem
         case _:
-            return str(error)
+            return f"{error}{'; save it as UTF-8' if isinstance(error, UnicodeDecodeError) else ''}"
 
 
 # Paths in settings: `~` is expanded, and anything else that only looks like a path is refused.

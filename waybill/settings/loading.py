@@ -100,10 +100,8 @@ def read_text(path: Path) -> str:
         with open_file(path) as file:
             # One byte more than is allowed shows that there are too many.
             return file.read(MAX_TOML_BYTES + 1).decode("utf-8-sig")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(str(path), [f"cannot be read: {file_fault(error)}"]) from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(str(path), [f"cannot be read: {error}"]) from error
 
 
 def parse(model: type[Made], text: str, source: str) -> Made:

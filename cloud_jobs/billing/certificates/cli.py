@@ -29,7 +29,7 @@ from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.tables import Lake, checked_time
 from cloud_jobs.terminal import Column, FittedTable, cloud_errors_as_messages, device_of, screen
 from geo.reference.moments import stamp
-from waybill.settings import read_file
+from waybill.settings import file_fault, read_file
 
 MAX_DEVICES: Final = 1000
 """The most devices of one command."""
@@ -151,7 +151,7 @@ def _devices(tenant: str | None, given: list[str], file: Path | None) -> list[Te
     try:
         lines = [] if file is None else read_file(file).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+        raise typer.BadParameter(f"{file} cannot be read: {file_fault(error)}") from error
     found = sorted({name for line in (*given, *lines) if (name := line.strip())})
     if not 0 < len(found) <= MAX_DEVICES:
         raise typer.BadParameter(f"{len(found):,} devices: name 1 to {MAX_DEVICES:,} with --device or --devices")

@@ -24,11 +24,12 @@ from cloud_jobs.billing.contracts.errors import (
 )
 from cloud_jobs.billing.contracts.payer_contract import doubtful_rates, doubtful_taxes
 from cloud_jobs.billing.contracts.prices import ANY_ZONE, Every, ZonePath, zones_of
-from cloud_jobs.billing.contracts.published import MODEL_OF
+from cloud_jobs.billing.contracts.published import EVER, MODEL_OF, micros, moment_of
 from cloud_jobs.billing.contracts.resolved import Contracts
 from cloud_jobs.billing.contracts.tariff import Tariff
 from cloud_jobs.billing.errors import BadPeriod
 from cloud_jobs.billing.units import MEASURE_OF, Meter, MeterZones
+from cloud_jobs.lake.coverage import TenantDevice
 from cloud_jobs.reference.tables import in_force
 from geo.reference.in_force import usable_fence
 from geo.reference.moments import beginning, ending, stamp
@@ -38,6 +39,7 @@ from waybill.settings import as_read, name_advice
 # Warnings about published versions, which never block a publication.
 
 MAX_DEVICES_NAMED: Final = 5
+_DAY_US: Final = 86_400_000_000
 SOON: Final = timedelta(days=92)
 """How long before its end a calendar is warned of."""
 _DOUBTFUL: Final = re.compile(r'"category": ?"[KG]"|"rate": ?"?0?\.')
@@ -50,6 +52,7 @@ def notices(stated: Sequence[Row], before: Contracts, after: Contracts) -> list[
     """Devices that no account pays for any more, meters that become free, fees that charge nothing, dear steps."""
     return [
         *_left(before, after, stated),
+        *_between(after, stated),
         *_free(before, after, stated),
         *_late_fees(after, stated),
         *_taxes(after, stated),
@@ -77,7 +80,8 @@ def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
         for moment, had in changes:
             gone = had - after.devices_of(row["id"], moment)
             # devices that move to another account keep a payer
-            gone -= after.devices_held(gone, moment)
+            at = micros(moment)
+            gone -= {one for _, one, begin, end in after.assignments() if begin <= at < end} if gone else set()
             if gone:
                 names = [f"{one.tenant}/{one.device}" for one in sorted(gone)]
                 more = [f"and {len(names) - MAX_DEVICES_NAMED} more"] if len(names) > MAX_DEVICES_NAMED else []
@@ -85,6 +89,25 @@ def _left(before: Contracts, after: Contracts, stated: Iterable[Row]) -> Iterato
                     f"{row['place']}: account {row['id']!r} no longer has "
                     f"{', '.join([*names[:MAX_DEVICES_NAMED], *more])} from {stamp(moment)} on, and no other account "
                     "pays for them"
+                )
+
+
+def _between(after: Contracts, stated: Iterable[Row]) -> Iterator[str]:
+    """Hours between two accounts of a device, which no account pays for: their local days begin at other moments."""
+    places = {row["id"]: row["place"] for row in stated if row["kind"] == "account"}
+    ends = defaultdict[TenantDevice, list[tuple[int, str]]](list)
+    for account, device, _, end in after.assignments() if places else ():
+        if end < EVER:
+            ends[device].append((end, account))
+    for account, device, begin, _ in after.assignments() if ends else ():
+        for end, earlier in ends.get(device, ()):
+            place = places.get(account) or places.get(earlier)
+            if place and account != earlier and 0 < begin - end < _DAY_US:
+                since, until = (stamp(moment_of(one)) for one in (end, begin))
+                yield (
+                    f"{place}: no account pays for {device.tenant}/{device.device} from {since} until {until}, between "
+                    f"{earlier!r} and {account!r}; a local day begins by the clock of its payer: write one of these "
+                    "moments in both"
                 )
 
 

@@ -384,12 +384,18 @@ class Contracts:
         """The accounts that any account ever names as its parent."""
         return {one.facts.parent for versions in self._accounts.values() for one in versions.all if one.facts.parent}
 
-    def devices_held(self, devices: Collection[TenantDevice], moment: datetime) -> set[TenantDevice]:
-        """Those of some devices that any account pays for at a moment."""
-        found = set[TenantDevice]()
-        for name in self._accounts if devices else ():
-            found |= self.devices_of(name, moment) & {*devices}
-        return found
+    def assignments(self) -> Iterator[tuple[str, TenantDevice, int, int]]:
+        """Account, device, begin and end (µs) of what each version of an account assigns while it is in force."""
+        for account, versions in self._accounts.items():
+            for version in versions.all:
+                of = version.facts.devices
+                for one, begin, end in zip(of[::3], of[1::3], of[2::3], strict=True):
+                    yield (
+                        account,
+                        TenantDevice(*self._names[one]),
+                        max(begin, version.begin_us),
+                        min(end, version.end_us),
+                    )
 
     def account_at(self, account: str, moment: datetime) -> AccountFacts | None:
         version = self._tree.version_at(account, micros(moment))

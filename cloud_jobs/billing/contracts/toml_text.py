@@ -143,7 +143,7 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
         reasons: Iterable[tuple[TomlPath, str]] = [((), table)] if isinstance(table, str) else ()
         if not isinstance(table, str):
             try:
-                made = TABLES[kind].model_validate(table, context=zone_of_table(table))
+                made = TABLES[kind].model_validate(table, context=zone_of_table(kind, table))
             except ValidationError as error:
                 reasons = _reasons(kind, table, error)
             else:
@@ -158,8 +158,8 @@ def contracts_of_toml(text: str) -> tuple[list[StatedContract], list[TextFault]]
     return found, faults
 
 
-def _time_zones(tables: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], ZoneInfo | None], str]:
-    """The time zone of local days in each table: that of its payer, else of the text, else of all payers of the text;
+def _time_zones(tables: dict[str, Any]) -> tuple[Callable[[str, dict[str, Any]], ZoneInfo | None], str]:
+    """The time zone of local days in a table of a kind: of an account that of its payer, else of the text, else of all;
     and what is wrong with that of the text, which is removed from it.
     """
     stated, accounts, wrong, known = tables.pop("time_zone", None), tables.get("account"), "", dict[str, ZoneInfo]()
@@ -174,7 +174,12 @@ def _time_zones(tables: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], Zone
         default = default if stated is None else zone_of(str(stated))
     except BadPeriod as error:
         wrong = f"time_zone: {error}"
-    return lambda table: known.get(str(table.get("id"))) or known.get(str(table.get("parent"))) or default, wrong
+
+    def zone_of_table(kind: str, table: dict[str, Any]) -> ZoneInfo | None:
+        named = (table.get("id"), table.get("parent")) if kind == "account" else ()
+        return next((known[one] for one in map(str, named) if one in known), default)
+
+    return zone_of_table, wrong
 
 
 def _number(text: str) -> Decimal:

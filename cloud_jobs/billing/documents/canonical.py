@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from cloud_jobs.billing.errors import BillingError
-from cloud_jobs.billing.rating import Charge
+from cloud_jobs.billing.rating import Charge, signed_parts
 from geo.reference.moments import stamp
 
 # Errors of documents; each is a BillingError.
@@ -84,7 +84,7 @@ def annex_columns(charges_by_line: Iterable[Iterable[Charge]], sign: int) -> Col
         "first_hour": [one and stamp(one) for one in first],
         "last_hour": [one and stamp(one) for one in last],
         "digest": digests,
-        "parts": parts,
+        "parts": [signed_parts(one, sign) for one in parts],
         "gross_minor": [sign * one for one in gross],
     }
 

@@ -48,6 +48,7 @@ from cloud_jobs.billing.rating import (
     Owed,
     RatedAccount,
     TaxGroup,
+    signed_parts,
     tax_group,
 )
 from cloud_jobs.billing.rating.terms import name_of, unit_of
@@ -169,12 +170,12 @@ def check_taxes(seller: LegalEntity, buyer: Account, categories: Collection[VatC
                 raise MissingFact(f"{of} has no vat_id, which VAT category {category} needs", rule)
 
 
-def check_kind(kind: DocumentType, preceding: PrecedingInvoice | None, *, with_due_date: bool) -> None:
-    """Notes name their invoice, invoices none; what is to be paid has a due date. Raises MissingFact."""
+def check_kind(kind: DocumentType, preceding: PrecedingInvoice | None, *, is_due: bool) -> None:
+    """Notes name their invoice, invoices none; what is to be paid is due. Raises MissingFact."""
     if (kind is DocumentType.INVOICE) != (preceding is None):
         raise MissingFact("a credit or debit note names the invoice that it corrects, an invoice names none", "BG-3")
-    if (kind is DocumentType.CREDIT_NOTE) == with_due_date:
-        raise MissingFact("invoices and debit notes have a due date, credit notes have none", "BR-CO-25")
+    if not is_due:
+        raise MissingFact("invoices and debit notes have a due date", "BR-CO-25")
 
 
 # Lines of a document: equal charges share one line for all vehicles.
@@ -360,7 +361,7 @@ def _charge(line: Document, entry: Document, sign: int) -> Charge:
         and MeteredRows(
             metered["rows"], _moment(metered["first_hour"]), _moment(metered["last_hour"]), metered["digest"]
         ),
-        parts=entry.get("parts"),
+        parts=signed_parts(entry.get("parts"), sign),
         gross_minor=sign * entry.get("gross_minor", 0),
     )
 
@@ -441,8 +442,9 @@ def document_head(
     payer = buyer.payer
     assert payer is not None, f"account {buyer.id} does not pay itself"
     assert owed.payer == buyer.id, f"the charges are those of {buyer.id}"
+    is_credited = kind is DocumentType.CREDIT_NOTE or owed.payable_minor < 0
     if number is not None:
-        check_kind(kind, preceding, with_due_date=due_date is not None)
+        check_kind(kind, preceding, is_due=is_credited or due_date is not None)
     taxes, sign, currency = _taxes(owed, payer), kind.sign, owed.currency
     categories = {tax.category for tax in taxes}
     check_taxes(seller, buyer, categories)
@@ -453,8 +455,8 @@ def document_head(
         "invoice_type_code": kind.value,
         "invoice_currency_code": currency,
         "posting_sign": sign,
-        "payment_due_date": due_date and due_date.isoformat(),
-        "payment_terms": CREDITED if kind is DocumentType.CREDIT_NOTE else None,
+        "payment_due_date": due_date.isoformat() if due_date and not is_credited else None,
+        "payment_terms": CREDITED if is_credited else None,
         "profile": payer.profile and payer.profile.value,
         "buyer_reference": payer.buyer_reference,
         "purchase_order_reference": payer.order_reference,
@@ -474,7 +476,7 @@ def document_head(
         },
         "deliver_to_country_code": payer.address.country if VatCategory.INTRA_COMMUNITY in categories else None,
         "invoicing_period": _period(period),
-        "payment_instructions": _payment(seller, payer, number) if preview is None else None,
+        "payment_instructions": None if preview else _payment(seller, payer, number, owed, kind),
         "document_totals": _totals(owed, sign),
         "vat_accounting": _vat_accounting(seller, owed, sign, tax_rate),
         "vat_breakdown": [
@@ -490,9 +492,8 @@ def document_head(
         "body_digest": body_digest,
         "snapshot": snapshot,
         "certificates": _certificates(certificates),
+        **({"preview": _preview(preview)} if preview else {}),
     }
-    if preview is not None:
-        made["preview"] = _preview(preview)
     text = canonical_text(made)
     if not is_plain(text):
         check_texts(made)
@@ -553,18 +554,24 @@ def _period(period: InvoicingPeriod) -> Document:
     }
 
 
-def _payment(seller: LegalEntity, payer: Payer, number: str | None) -> Document:
-    """A payer with a mandate pays by direct debit, the others as the seller says."""
+_NO_MEANS: Final = "1"
+"""UNTDID 4461: not defined."""
+
+
+def _payment(seller: LegalEntity, payer: Payer, number: str | None, owed: Owed, kind: DocumentType) -> Document:
+    """A payer with a mandate pays by direct debit, the others as the seller says. A negative amount is not paid."""
     pay, debit = seller.payment, payer.direct_debit
-    return {
+    found: Document = {
         "payment_means_type_code": debit.means_code if debit else pay.means_code,
         "payment_account_identifier": None if debit else pay.iban,
         "payment_service_provider_identifier": None if debit else pay.bic,
         "mandate_reference_identifier": debit and debit.mandate,
         "bank_assigned_creditor_identifier": pay.creditor_id if debit else None,
         "debited_account_identifier": debit and debit.iban,
-        "remittance_information": number,
     }
+    if owed.payable_minor < 0 and kind is not DocumentType.CREDIT_NOTE:
+        found = {**dict.fromkeys(found), "payment_means_type_code": _NO_MEANS}
+    return {**found, "remittance_information": number}
 
 
 def _certificates(summary: CertificateSummary) -> Document:

@@ -19,6 +19,7 @@ from cloud_jobs.billing.documents.cii import to_cii
 from cloud_jobs.billing.documents.look import ENGLISH, PLAIN, Look
 from cloud_jobs.billing.documents.presentation import Presentation
 from cloud_jobs.billing.documents.ubl import to_ubl
+from cloud_jobs.billing.rating import signed_parts
 from cloud_jobs.billing.units import MEASURE_OF, Meter, amount_text, quantity_text
 from cloud_jobs.terminal import Column, FittedTable, spreadsheet_text
 from waybill.daemon.durable_file import create_durably
@@ -158,7 +159,7 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
             "first_hour": metered.get("first_hour"),
             "last_hour": metered.get("last_hour"),
             "metered_digest": metered.get("digest"),
-            "parts": entry.get("parts"),
+            "parts": signed_parts(entry.get("parts"), sign),
             "gross_amount": amount_text(sign * entry["gross_minor"], currency) if "gross_minor" in entry else None,
         }
 

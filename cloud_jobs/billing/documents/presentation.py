@@ -138,7 +138,7 @@ class Presentation:
 
     @property
     def payment(self) -> list[Fact]:
-        """How to pay; for a credit note, that nothing is to be paid."""
+        """How to pay; of a credit, that nothing is to be paid."""
         instructions, terms = self._document["payment_instructions"], self._document["payment_terms"]
         if "preview" in self._document:
             return [(self._say("payment.title"), self._say("payment.none"))]
@@ -164,8 +164,11 @@ class Presentation:
     def totals(self) -> list[Fact]:
         """The sums; the last one is the amount due or credited."""
         found = self._document["document_totals"]
-        credited = self._document["invoice_type_code"] == DocumentType.CREDIT_NOTE
-        last = "total.so_far" if "preview" in self._document else "total.credited" if credited else "total.due"
+        last, sum_to_pay = "total.due", found["amount_due_for_payment"]["text"]
+        if "preview" in self._document:
+            last = "total.so_far"
+        elif self._document["payment_terms"] == CREDITED:
+            last, sum_to_pay = "total.credited", sum_to_pay.removeprefix("-")
         accounting = self._document["vat_accounting"]
         again = []
         if accounting:
@@ -179,7 +182,7 @@ class Presentation:
             (self._say("total.vat"), self.amount(found["invoice_total_vat_amount"]["text"])),
             *again,
             *(rounded if found["rounding_amount"]["minor"] else []),
-            (self._say(last), self.amount(found["amount_due_for_payment"]["text"])),
+            (self._say(last), self.amount(sum_to_pay)),
         ]
 
     @property

@@ -13,6 +13,7 @@ from cloud_jobs.billing.rating.charges import (
     RatedAccount,
     TaxGroup,
     difference,
+    signed_parts,
     taken_back,
     tax_group,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "difference",
     "rate",
     "rated_columns",
+    "signed_parts",
     "taken_back",
     "tax_group",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -214,6 +216,11 @@ class Owed(NamedTuple):
         """BT-110."""
         return sum(group.tax_minor for group in self.taxes)
 
+    @property
+    def payable_minor(self) -> int:
+        """BT-115, the amount to pay."""
+        return self.net_minor + self.tax_minor + self.rounding_minor
+
 
 @dataclass(frozen=True, kw_only=True)
 class RatedAccount:
@@ -270,6 +277,30 @@ def check_bounds(charges: Sequence[Charge]) -> None:
 # Differences between the newest closing and the posted documents.
 
 
+_NOT_ZERO: Final = re.compile("/(-?)(?=[1-9])")
+
+
+def signed_parts(parts: str | None, sign: int) -> str | None:
+    """`Charge.parts` with quantities and amounts times 1 or -1."""
+    if not parts or sign > 0:
+        return parts
+    return _NOT_ZERO.sub(lambda found: "/" if found[1] else "/-", parts)
+
+
+def _parts_together(some: str | None, other: str | None) -> str | None:
+    """The facts of both, added up; None where single ones are not known: in a day of a cap, or among those left out."""
+    if not some or not other:
+        return some or other
+    found: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for part in (*some.split(), *other.split()):
+        begin, *amounts = part.split("/")
+        if not amounts:
+            return None
+        quantity, minor = found[begin]
+        found[begin] = quantity + int(amounts[0]), minor + int(amounts[1])
+    return " ".join(f"{begin}/{one[0]}/{one[1]}" for begin, one in sorted(found.items()) if any(one)) or None
+
+
 def taken_back(rated: RatedAccount) -> RatedAccount:
     """The account with every amount negated."""
     charges = tuple(
@@ -278,6 +309,7 @@ def taken_back(rated: RatedAccount) -> RatedAccount:
             free=-one.free,
             amount_minor=-one.amount_minor,
             metered=None,
+            parts=signed_parts(one.parts, -1),
             gross_minor=-one.gross_minor,
         )
         for one in rated.charges
@@ -300,8 +332,7 @@ def difference(before: RatedAccount, now: RatedAccount) -> RatedAccount:
             free=one.free + was.free,
             amount_minor=one.amount_minor + was.amount_minor,
             gross_minor=one.gross_minor + was.gross_minor,
-            # single facts are not a difference
-            parts=None if was.quantity and one.key.kind is ChargeKind.USAGE else one.parts,
+            parts=_parts_together(was.parts, one.parts),
         )
     charges = [one for one in changes.values() if one.quantity or one.free or one.amount_minor]
     # exemption reasons are text only; the newest is shown

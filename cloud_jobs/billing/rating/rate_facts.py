@@ -386,8 +386,11 @@ def _free_and_minor(price: RatedPrice, quantity: int) -> tuple[int, int]:
     return price.free_of(quantity), price.fact_minor(quantity)
 
 
-def _minor_of(parts: Iterable[PricedFact]) -> int:
-    return sum(one.minor for one in parts)
+def _minor_of(parts: Sequence[PricedFact]) -> int:
+    """What a fact costs, before the credit of what was charged for the first of a pair."""
+    if parts[0].meter is Meter.STAY:
+        return sum(one.minor for one in parts)
+    return 0 if parts[0].free else parts[0].price.fact_minor(1)
 
 
 def _in_time(one: PricedFact) -> tuple[object, ...]:

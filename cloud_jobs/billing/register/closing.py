@@ -225,7 +225,7 @@ def closing_head(
         kind=kind,
         number=number,
         issue_date=issue_date,
-        due_date=None if kind is DocumentType.CREDIT_NOTE else due,
+        due_date=due,
         seller=parties.seller,
         buyer=parties.buyer,
         owed=owed,

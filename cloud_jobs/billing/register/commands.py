@@ -60,7 +60,7 @@ from cloud_jobs.reference.tables import reference_taken_at
 from cloud_jobs.terminal import cloud_errors_as_messages, screen
 from geo.reference.moments import stamp
 from waybill.daemon.durable_file import writing_durably
-from waybill.settings import load, open_file, printable_json
+from waybill.settings import file_fault, load, open_file, printable_json
 
 
 def write_issued(
@@ -458,7 +458,7 @@ def paid(
         with open_file(file) as binary, TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text:
             found = import_payments(register, text, by=clerk.by, now=clerk.now)
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+        raise typer.BadParameter(f"{file} cannot be read: {file_fault(error)}") from error
     if as_json:
         refused = [one._asdict() for one in found.refused]
         _print(True, {"imported": found.imported, "known": found.known, "refused": refused}, Group())

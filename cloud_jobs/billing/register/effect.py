@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from cloud_jobs.billing.units import amount_text
 from cloud_jobs.lake.snapshot_reads import reference_rows
 from cloud_jobs.lake.snapshots import newest_state
 from cloud_jobs.lake.tables import Lake
+from geo.reference.moments import FIRST_YEAR
 
 MAX_PAYERS: Final = 1_000
 """The most payers that are rated, in the order of their names."""
@@ -82,23 +83,32 @@ class PayerEffect(NamedTuple):
 
 class Effect(NamedTuple):
     """`rated`: the accounts whose sums are known with and without the versions. `payers`: the others, then
-    those whose sum or lines change, largest change first.
+    those whose sum or lines change, largest change first. `later`: the accounts whose stated devices begin later.
     """
 
     days: Days
     rated: int
     unrated: int
     payers: Sequence[PayerEffect]
+    later: Sequence[str] = ()
 
     def values(self) -> Row:
         """For --json."""
         payers = [one._asdict() | {"lines": [line._asdict() for line in one.lines]} for one in self.payers]
-        return {"period": days_text(*self.days), "rated": self.rated, "left_out": self.unrated, "payers": payers}
+        return {
+            "period": days_text(*self.days),
+            "rated": self.rated,
+            "left_out": self.unrated,
+            "payers": payers,
+            "later": self.later,
+        }
 
     def texts(self) -> Iterator[str]:
         """For people: the payers that cannot be rated, and the largest changes."""
         period = days_text(*self.days)
         left = f"; {self.unrated} more accounts were not rated" if self.unrated else ""
+        for account in self.later[:MAX_CHANGES]:
+            yield f"{period}: devices of {account} begin later; the sum with these versions is without them"
         if not self.payers:
             yield f"{period}: no amount changes (accounts rated: {self.rated}{left})"
             return
@@ -133,7 +143,18 @@ def effect_of(lake: Lake, stated: Sequence[Row], days: Days, now: datetime) -> E
     found = [_effect(name, was.get(name), now_rated.get(name)) for name in names if name in {**was, **now_rated}]
     found.sort(key=lambda one: (one.is_known, -abs(one.now_minor - one.was_minor), one.payer))
     shown = [one for one in found if one.lines or not one.is_known]
-    return Effect(days, sum(one.is_known for one in found), len(payers) - len(names), shown)
+    return Effect(days, sum(one.is_known for one in found), len(payers) - len(names), shown, [*_later(rows, days)])
+
+
+def _later(stated: Sequence[Row], days: Days) -> Iterator[str]:
+    """The accounts of which a version begins after the days, as do some of its devices."""
+    for row in stated:
+        begin = begin_of(row) if row["kind"] == "account" else None
+        if begin and begin.date() > days[1]:
+            devices = json.loads(row["body"]).get("devices") or ()
+            begins = (str(one.get("begin"))[:10] for one in devices)
+            if any(begin > days[1].isoformat() for begin in begins):
+                yield row["id"]
 
 
 def month_before(moment: datetime) -> Days:
@@ -145,7 +166,9 @@ def month_before(moment: datetime) -> Days:
 def _in_days(published: Sequence[Row], stated: Sequence[Row], days: Days) -> tuple[list[Row], list[Row]]:
     """The rows, such that versions of which none begins before the last day's end begin before the first day."""
     start, end = (datetime.fromisoformat(f"{day}T00:00:00+00:00") for day in days)
-    start, end = start - _LEAD, end + _LEAD
+    # nothing is agreed before
+    first_moment = datetime(FIRST_YEAR + 1, 1, 1, tzinfo=UTC)
+    start, end = max(start - _LEAD, first_moment), end + _LEAD
     first: dict[tuple[str, str], tuple[datetime, Row]] = {}
     for row in stated:
         name, begin = (row["kind"], row["id"]), begin_of(row)

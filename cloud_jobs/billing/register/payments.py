@@ -31,7 +31,8 @@ _OPTIONAL: Final = "reference"
 MAX_ROWS: Final = 100_000
 """The most rows of a file."""
 _AT_ONCE: Final = 2_000
-_MAX_MINOR: Final = 10**15
+_MAX_MINOR: Final = 10**13
+"""Above each invoice, and so small that 900,000 payments of a document have a sum in 64 bits."""
 
 
 class BadPayments(RegisterError):
@@ -54,6 +55,7 @@ class PaymentImport:
 
 _Cell = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 _FORM: Final = "write a day as 2026-12-01 and an amount as 1234.50"
+_QUOTED: Final = 'write a quote within a cell twice, in a quoted cell: "Miller ""M"" Ltd"'
 
 
 class _Payment(BaseModel):
@@ -112,27 +114,27 @@ def import_payments(register: Register, lines: Iterable[str], *, by: str, now: d
 
 
 def _parsed(lines: Iterable[str], refused: list[RefusedPayment]) -> Iterator[tuple[int, _Payment]]:
-    """The rows that can be read; the others are refused."""
-    reader = csv.DictReader(lines, restval="", skipinitialspace=True)
+    """The rows that can be read; the others are refused. Each line is a row, so that no quote hides the next one."""
+    rest = iter(lines)
     try:
-        header = [*(reader.fieldnames or ())]
-        if {*header} - {_OPTIONAL} != {*_COLUMNS} or len({*header}) != len(header):
-            raise BadPayments(
-                f"the first line must name the columns {','.join(_COLUMNS)}, with commas, and may name {_OPTIONAL}; "
-                f"it is {','.join(header)[:200]!r}"
-            )
-        for count, row in enumerate(reader, 1):
-            if count > MAX_ROWS:
-                raise BadPayments(f"the file has more than {MAX_ROWS:,} rows; split it")
-            try:
-                yield (
-                    reader.line_num,
-                    _Payment.model_validate_strings({str(name): str(cell) for name, cell in row.items()}),
-                )
-            except ValidationError as error:
-                refused.append(RefusedPayment(reader.line_num, f"it cannot be read: {first_fault(error)}; {_FORM}"))
+        header = next(csv.reader([next(rest, "")], skipinitialspace=True, strict=True), [])
     except csv.Error as error:
-        raise BadPayments(f"line {reader.line_num} is no CSV: {error}") from error
+        raise BadPayments(f"the first line is no CSV: {error}") from error
+    if {*header} - {_OPTIONAL} != {*_COLUMNS} or len({*header}) != len(header):
+        raise BadPayments(
+            f"the first line must name the columns {','.join(_COLUMNS)}, with commas, and may name {_OPTIONAL}; "
+            f"it is {','.join(header)[:200]!r}"
+        )
+    for number, line in enumerate(rest, 2):
+        if number > MAX_ROWS + 1:
+            raise BadPayments(f"the file has more than {MAX_ROWS:,} rows; split it")
+        try:
+            for row in csv.DictReader([line], header, restval="", skipinitialspace=True, strict=True):
+                yield number, _Payment.model_validate_strings({str(name): str(cell) for name, cell in row.items()})
+        except csv.Error as error:
+            refused.append(RefusedPayment(number, f"it is no row of a CSV ({error}); {_QUOTED}"))
+        except ValidationError as error:
+            refused.append(RefusedPayment(number, f"it cannot be read: {first_fault(error)}; {_FORM}"))
 
 
 def _currencies(register: Register, numbers: Collection[str]) -> dict[str, str]:
@@ -156,6 +158,7 @@ class PaidState(StrEnum):
     PART_PAID = "part paid"
     PAID = "paid"
     OVERPAID = "overpaid"
+    CREDIT = "credit"
     OVERDUE = "overdue"
 
 
@@ -215,7 +218,7 @@ def _balance(group: Collection[IssuedDocument], paid_minor: int, now: datetime) 
     if owed == paid_minor:
         state = PaidState.PAID if paid_minor else PaidState.NOTHING_DUE
     elif owed < paid_minor:
-        state = PaidState.OVERPAID
+        state = PaidState.OVERPAID if paid_minor > 0 else PaidState.CREDIT
     elif due > paid_minor:
         state = PaidState.OVERDUE
     else:

@@ -24,6 +24,7 @@ from tests.cloud_jobs.billing.rating.worlds import (
     assigned,
     explained,
     facts,
+    passage,
     price,
     rated,
     row,
@@ -133,6 +134,18 @@ def test_a_stay_comes_apart_into_free_time_steps_maximum_and_days() -> None:
         ("- 90.00 min of it on 2026-03-05", "4.50 EUR"),
         ("- 150.00 min of it on 2026-03-06", "4.50 EUR"),
     ]
+
+
+def test_a_pair_over_a_border_is_its_price_less_the_first_of_it() -> None:
+    alone = {"meter": "passage", "zone": "*", "unit": "each", "unit_amount": "3"}
+    world = World(
+        days=MARCH, tariffs=(tariff(alone, alone | {"zone": "b", "unit_amount": "2", "after": "a", "within": 60}),)
+    )
+    start, at = world.contract.period.start, timedelta(minutes=10)
+    found = facts([*passage("a", start - at), *passage("b", start + at)], world.contract)
+    [charge] = rate(world.contract, (), {}, facts=found).charges
+    made = explain(world.contract, charge, periods=[PeriodUsage((), {}, found)])
+    assert [figure for _, figure in made.arithmetic] == ["-1.00 EUR", "2.00 EUR", "-3.00 EUR"]
 
 
 def test_caps_and_a_minimum_come_apart_into_days_and_what_was_there() -> None:

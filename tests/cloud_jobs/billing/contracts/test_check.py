@@ -188,6 +188,19 @@ def test_devices_that_nobody_pays_for_any_more_are_named_and_those_that_move_are
     assert checked(account("acme", effective_from=since), moved).notices == []
 
 
+def test_hours_between_the_local_days_of_two_payers_are_named() -> None:
+    berlin, new_york = "2026-03-16T00:00:00+01:00", "2026-03-16T00:00:00-04:00"
+    ended = account("acme", device(end=berlin))
+    found = checked(ended, account("gamma", device(begin=new_york), payer=payer(time_zone="America/New_York"))).notices
+    [said] = [one for one in found if "no account pays" in one]
+    assert said.startswith(
+        "f:1: no account pays for fleet/van-1 from 2026-03-15T23:00:00Z until 2026-03-16T04:00:00Z, "
+        "between 'acme' and 'gamma'; a local day begins by the clock of its payer"
+    )
+    assert checked(ended, account("gamma", device(begin=berlin))).notices == []
+    assert checked(ended, account("gamma", device(begin="2026-04-01T00:00:00+02:00"))).notices == []
+
+
 def test_a_fee_of_a_day_before_its_version_is_named() -> None:
     coupon = {"id": "coupon", "name": "Coupon", "amount": "-20", "every": "once", "begin": "2026-03-01"}
     late, on_time = "2026-03-02T00:00:00+01:00", "2026-03-01T00:00:00+01:00"
@@ -280,6 +293,11 @@ def test_each_change_of_a_sum_is_named_with_its_price_fee_minimum_or_tax(tmp_pat
         assert (added.was, added.now, added.now_minor) == ("", "Rate: 9.00 EUR a period", 900)
         assert "at least 5000.00 EUR a period" in lines["acme, minimum fee"].now
         assert sum(line.now_minor - line.was_minor for line in one.lines) == one.now_minor - one.was_minor
+    year = ("T00:00:00+01:00", "T00:00:00+01:00"), ("effective_from = 2026", "effective_from = 2027")
+    begins = ("begin = 2026", "begin = 2027")
+    first, *_ = effect(*year[1:], begins).texts()
+    assert first == "2026-01-05: devices of acme begin later; the sum with these versions is without them"
+    assert effect_of(made.lake, stated_of(changed(text, *year[1:])), (date(1970, 1, 1), date(1970, 1, 31)), NOW)
     [one] = effect(("rate = 19", "rate = 7")).payers
     assert {(line.of, line.was_minor > 0, line.now_minor > 0) for line in one.lines} == {
         ("tax S 19", True, False),

@@ -63,7 +63,7 @@ DAILY = {"scope": "device", "span": "day", "amount": "10"}
     [
         (tariff(currency="EURO"), "no currency 'EURO' in ISO 4217"),
         (tariff(effective_from="2026-01-01T00:00:00"), "has no offset from UTC; end it with Z"),
-        (tariff(effective_from="2026-01-01"), "has no offset from UTC"),
+        (tariff(effective_from="2026-01-01"), "or write the local day in TOML without quotes: 2026-01-01"),
         (tariff(effective_from=5), "write a local day, 2026-03-01, or a date, a time and an offset"),
         (tariff(effective_from="1767225600"), "write a local day, 2026-03-01, or a date, a time and an offset"),
         (tariff(effective_from="2026-01-01T00:07:00Z"), "is not on a quarter of an hour"),

@@ -133,6 +133,11 @@ def test_a_local_day_is_its_first_moment_where_its_payer_is() -> None:
     assert account.devices[1].begin == datetime(2026, 6, 30, 22, tzinfo=UTC)
     # a payer of the text comes before the zone of the text
     assert contracts_of_toml('time_zone = "Asia/Tokyo"\n' + summer)[0][2].made == account
+    # a tariff is none of the payer whose id it has
+    named = days.replace('id = "standard"', 'id = "acme"')
+    assert contracts_of_toml('time_zone = "Asia/Tokyo"\n' + named)[0][1].made.model_dump()[
+        "effective_from"
+    ] == datetime(2025, 12, 31, 15, tzinfo=UTC)
     rate = '[[exchange_rate]]\nid = "usd-eur"\neffective_from = 2026-01-01\ncurrency = "USD"\ninto = "EUR"\n'
     rate += 'rate = 0.9\nsource = "ECB"\n'
     [tokyo] = contracts_of_toml('time_zone = "Asia/Tokyo"\n' + rate)[0]

@@ -1,5 +1,6 @@
 """Any rated account gives a document whose lines, sub-totals, annex and totals add up, and gives its charges back."""
 
+import csv
 import json
 import re
 from collections import Counter
@@ -22,8 +23,12 @@ from cloud_jobs.billing.documents import (
     canonical_bytes,
     charges_of,
     read_document,
+    to_csv,
 )
-from cloud_jobs.billing.rating import Charge, ChargeKind, RatedAccount
+from cloud_jobs.billing.documents.look import Look
+from cloud_jobs.billing.documents.presentation import Presentation
+from cloud_jobs.billing.rating import Charge, ChargeKind, RatedAccount, difference, taken_back
+from cloud_jobs.billing.units import Meter
 from tests.cloud_jobs.billing.documents.rated import (
     ORIGINAL,
     buyer,
@@ -167,3 +172,49 @@ def test_a_text_that_no_invoice_can_show_is_refused_and_found(character: str, wh
             facts["reason"] = text
     with pytest.raises(UnusableText, match=re.escape(f"{where} has the character U+{ord(character):04X}")):
         issued(taxed([charged]), **facts)
+
+
+def stay(price: str, *parts: str) -> Charge:
+    amounts = [[int(one) for one in part.split("/")[1:]] for part in parts]
+    quantity, minor = map(sum, zip(*amounts, strict=True))
+    made = charge(meter=Meter.STAY, price=price, quantity=quantity, amount_minor=minor)
+    return made._replace(parts=" ".join(parts))
+
+
+def test_a_note_lists_what_changes_with_the_sign_of_its_line() -> None:
+    old, new = "0.10 EUR/min, for each visit", "0.05 EUR/min, for each visit"
+    first, second, late = "2026-03-03T08:00:00Z/60000/", "2026-03-05T08:00:00Z/120000/", "2026-03-07T08:00:00Z/60000/"
+    before = taxed([stay(old, f"{first}10", f"{second}20")])
+
+    def listed(note: RatedAccount, kind: DocumentType) -> list[tuple[int, str | None]]:
+        made = issued(note, kind)
+        assert charges_of(made) == note.charges
+        # a row of the CSV has what is posted
+        table = csv.DictReader(b"".join(to_csv(made)).decode().splitlines())
+        assert [row["parts"] or None for row in table] == [one.parts for one in note.charges]
+        return [(one["amount_minor"], one.get("parts")) for one in made["annex"]]
+
+    added = difference(before, taxed([stay(old, f"{first}10", f"{second}20", f"{late}10")]))
+    assert listed(added, DocumentType.DEBIT_NOTE) == [(10, f"{late}10")]
+    cheaper = difference(before, taxed([stay(new, f"{first}5", f"{second}10")]))
+    given_back = f"{first.replace('Z/', 'Z/-')}-5 {second.replace('Z/', 'Z/-')}-10"
+    assert listed(cheaper, DocumentType.CREDIT_NOTE) == [(-15, given_back), (30, f"{first}10 {second}20")]
+    assert listed(taken_back(before), DocumentType.CREDIT_NOTE) == [(30, f"{first}10 {second}20")]
+    # which of those that are not listed changed is not known, nor in which days a cap took off another amount
+    for was, now in ((f"{first}10 +2", f"{first}10 +3"), ("2026-03-04 2026-03-06", "2026-03-04 2026-03-21")):
+        [one] = difference(
+            *(taxed([charge(amount_minor=minor)._replace(parts=parts)]) for minor, parts in ((-600, was), (-700, now)))
+        ).charges
+        assert (one.amount_minor, one.parts) == (-100, None)
+
+
+def test_of_an_invoice_of_a_negative_sum_nothing_is_to_be_paid() -> None:
+    made = issued(taxed([charge(amount_minor=-100)]))
+    assert made["payment_due_date"] is None
+    assert {name for name, value in made["payment_instructions"].items() if value} == {
+        "payment_means_type_code",
+        "remittance_information",
+    }
+    show = Presentation(made, Look(language="en"))
+    assert show.payment == [("Payment", "This amount is credited; nothing is to be paid.")]
+    assert show.due == show.totals[-1] == ("Amount credited", "1.19 EUR")

@@ -99,6 +99,14 @@ def test_a_direct_debit_between_germans_keeps_them_too(
         assert (shown["Mandate reference"], shown["Creditor id"]) == ("ACME-2026-01", "DE98ZZZ09999999999")
 
 
+@pytest.mark.parametrize("profile", Profile)
+def test_an_invoice_of_a_negative_sum_keeps_them_and_debits_nothing(profile: Profile, folder: Path) -> None:
+    negative = [one._replace(quantity=-one.quantity, amount_minor=-one.amount_minor) for one in CHARGES]
+    made = issued(taxed(negative), buyer=payer_of(profile, "S", direct_debit=DEBIT), seller=seller_of())
+    assert_kept(made, profile, folder)
+    assert b"DE89370400440532013000" not in to_ubl(made) + to_cii(made)
+
+
 WITHOUT = [
     ("PEPPOL-EN16931-R001", Profile.PEPPOL, rb"<cbc:ProfileID>.*?</cbc:ProfileID>"),
     ("PEPPOL-EN16931-R003", Profile.PEPPOL, rb"<cbc:BuyerReference>.*?</cbc:BuyerReference>"),

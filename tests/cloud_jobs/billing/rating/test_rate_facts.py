@@ -188,6 +188,16 @@ def test_a_pair_of_gates_is_one_passage() -> None:
     assert shown(replace(priced, tariffs=(*priced.tariffs, dearer)), *border) == [("acme", "", 1, 0, 300)]
 
 
+def test_the_dearest_is_by_price_before_the_first_of_a_pair_is_given_back() -> None:
+    alone = {"meter": "passage", "zone": "*", "unit_amount": "3"} | EACH
+    pair = alone | {"zone": "south", "unit_amount": "2", "after": "north", "within": 60}
+    east = alone | {"zone": "east", "unit_amount": "2"}
+    priced = world(alone, pair, east, dearest=[{"minutes": 60, "meters": ["passage"], "zones": ["*"]}])
+    over = [(gate, START + timedelta(minutes=at)) for gate, at in (("north", -10), ("south", 10), ("east", 40))]
+    found = shown(priced, *(one for gate, moment in over for one in passage(gate, moment)))
+    assert sorted(one[-1] for one in found) == [-100, 0]
+
+
 def test_a_direction_has_a_price_and_the_other_one_too() -> None:
     there = {"meter": "passage", "zone": "bridge", "unit_amount": "2", "direction": "forward"} | EACH
     back = there | {"unit_amount": "0", "direction": "backward"}

@@ -12,6 +12,7 @@ from cloud_jobs.billing.register.commands import NOT_ALL
 from cloud_jobs.billing.register.payments import PaidState, balances
 from tests.cloud_jobs.billing.contracts.makers import account, device, legal_entity, payer, price, tariff
 from tests.cloud_jobs.billing.register.billed_lake import NOW, BilledLake, used
+from tests.cloud_jobs.billing.register.test_close_facts import event, happen
 from tests.cloud_jobs.billing.register.test_commands import run, values
 
 INVOICE, NOTE, OTHER = "WB-EU-00000001", "WB-EU-00000003", "WB-EU-00000002"
@@ -130,6 +131,21 @@ def test_payments_are_imported_once_and_say_what_is_open(books: BilledLake, tmp_
     )
 
 
+def test_a_negative_invoice_is_a_credit_until_it_is_paid_out(tmp_path: Path) -> None:
+    # the second of a pair costs less than the first did alone in the month before
+    alone = price("3.00", meter="passage", unit="each", zone="*")
+    lake, pair = BilledLake.create(tmp_path / "lake", "van-1"), {"zone": "g2", "after": "g1", "within": 60}
+    lake.publish(legal_entity(), tariff(alone, alone | pair | {"unit_amount": "2.00"}), account("acme", device()))
+    lake.use()
+    happen(lake, *(event("forward", at / 1440, place=gate, id=gate) for gate, at in (("g1", -10), ("g2", 10))))
+    lake.close("one")
+    [issued] = lake.issue("one").documents
+    assert (issued.gross_minor, issued.due_date) == (-119, None)
+    for amount, state in (("-1.00", "credit 0.19 EUR"), ("-0.19", "paid"), ("1.24", "overpaid 1.24 EUR")):
+        paid(lake, tmp_path, f"{issued.number},2026-06-20,{amount},EUR")
+        assert states(lake) == {issued.number: state}
+
+
 def test_refused_rows_are_named_and_lose_no_other(books: BilledLake, tmp_path: Path) -> None:
     wrong = {
         "WB-EU-00000009,2026-06-20,1.00,EUR": "there is no document 'WB-EU-00000009'",
@@ -140,6 +156,9 @@ def test_refused_rows_are_named_and_lose_no_other(books: BilledLake, tmp_path: P
         f"{OTHER},2026-06-20,1.00,EUR,tx": "None: Extra inputs are not permitted",
         f"{OTHER},2026-06-20,1.{'0' * 30}1,EUR": "amount: ",
         f"{OTHER},2026-06-20,1.00": f"{OTHER} is in EUR, not in ''",
+        f'{OTHER},2026-06-20,1.00,"EUR': "it is no row of a CSV (unexpected end of data)",
+        f'{OTHER},2026-06-20,"1.00"0,EUR': 'write a quote within a cell twice, in a quoted cell: "Miller ""M"" Ltd"',
+        f"{OTHER},2026-06-20,900000000000.00,EUR": "too large",
     }
     said = paid(books, tmp_path, *wrong, f"{OTHER},2026-06-20,1.80,EUR")
     assert said.startswith(f"{NOT_ALL} 1 payments imported, 0 known already, {len(wrong)} refused")
@@ -151,3 +170,5 @@ def test_refused_rows_are_named_and_lose_no_other(books: BilledLake, tmp_path: P
     other = paid(books, tmp_path, f"{OTHER};2026-06-20;1.80;EUR", header="document;date;amount;currency")
     assert other.startswith("1 ")
     assert "must name the columns document,date,amount,currency, with commas" in other
+    (tmp_path / "payments.csv").write_bytes(f"{OTHER},2026-06-20,1.80,EUR,Müller".encode("cp1252"))
+    assert "save it as UTF-8" in " ".join(run(books, "paid", str(tmp_path / "payments.csv")).stderr.split())

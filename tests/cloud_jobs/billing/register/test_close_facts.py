@@ -216,12 +216,18 @@ def test_a_line_of_facts_names_each_visit_and_its_events(billed: BilledLake) -> 
         shown.append(found.explanation.arithmetic)
     assert shown[1] == (
         (
-            "2026-03-04 00:00:00+01:00 to 2026-03-04 00:30:00+01:00, 30.000000 min, events enter 3, exit 3.0208333333333335",
+            (
+                "2026-03-04 00:00:00+01:00 to 2026-03-04 00:30:00+01:00, 30.000000 min, "
+                "events enter 3, exit 3.0208333333333335"
+            ),
             "3.00 EUR",
         ),
         ("- 30.00 min × 0.10 EUR", "3.00 EUR"),
         (
-            "2026-03-06 00:00:00+01:00 to 2026-03-06 00:10:00+01:00, 10.000000 min, events enter 5, exit 5.006944444444445",
+            (
+                "2026-03-06 00:00:00+01:00 to 2026-03-06 00:10:00+01:00, 10.000000 min, "
+                "events enter 5, exit 5.006944444444445"
+            ),
             "1.00 EUR",
         ),
         ("- 10.00 min × 0.10 EUR", "1.00 EUR"),
