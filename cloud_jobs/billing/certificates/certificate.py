@@ -7,13 +7,14 @@ received seq would say nothing about the records that a silent device still has.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from cloud_jobs.billing.certificates.decisions import Decision, accepting, in_effect
 from cloud_jobs.billing.contracts import DoubtBounds
@@ -254,8 +255,7 @@ def _is_stated_whole(coverage: Coverage, end_us: int) -> bool:
     return coverage.stated_us >= end_us and coverage.stated_head <= coverage.covered_through
 
 
-_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-_UNSEALED: Final = "\0"
+_UNSEALED: Final = b'"digest":"\\u0000",'
 _MAX_RANGES: Final = 20
 _NO_REACH: Final = Reach()
 _NOTHING: Final = Observed()
@@ -387,11 +387,11 @@ def _shown(seqs: SeqRanges) -> str:
 
 def _sealed(content: dict[str, Any]) -> tuple[str, str]:
     """The digest of some content, and the canonical JSON of both, encoded once."""
-    text = _ENCODER.encode(content | {"digest": _UNSEALED})
+    text = orjson.dumps(content | {"digest": "\0"}, option=orjson.OPT_SORT_KEYS)
     # no value of the content has this key, and quotes within texts are escaped
-    head, tail = text.split(f'"digest":{_ENCODER.encode(_UNSEALED)},')
-    found = hashlib.sha256(f"{head}{tail}".encode()).hexdigest()
-    return found, f'{head}"digest":"{found}",{tail}'
+    head, tail = text.split(_UNSEALED)
+    found = hashlib.sha256(head + tail).hexdigest()
+    return found, f'{head.decode()}"digest":"{found}",{tail.decode()}'
 
 
 def certify(

@@ -75,6 +75,8 @@ class ContractVersions(Generic[Facts]):
         return tuple(found)
 
 
+# hardly any device begins and ends at a moment of its own
+@lru_cache(maxsize=4096)
 def micros(moment: datetime) -> int:
     return (moment - EPOCH) // timedelta(microseconds=1)
 

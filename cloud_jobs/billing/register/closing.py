@@ -4,7 +4,6 @@ separately.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -12,7 +11,9 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from cloud_jobs.billing.billing_period import days_text
 from cloud_jobs.billing.contracts import Account, LegalEntity
@@ -111,7 +112,7 @@ class Closing:
         """Whether there is a document of it; of one without an amount as its payer chose."""
         if self.net_minor or self.tax_minor or self.rounding_minor:
             return True
-        chosen = (json.loads(self.parties).get("buyer", {}).get("payer") or {}).get("zero_documents")
+        chosen = (orjson.loads(self.parties).get("buyer", {}).get("payer") or {}).get("zero_documents")
         return bool(self.charges) if chosen is None else chosen
 
     @property
@@ -141,7 +142,11 @@ class ClosingNotes(NamedTuple):
     @classmethod
     def of(cls, parties: str) -> ClosingNotes:
         """The notes in the parties of a closing; none in a closing that is blocked by its contracts."""
-        found, empty = json.loads(parties), cls()
+        return cls.parse(orjson.loads(parties))
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> ClosingNotes:
+        empty = cls()
         said = (found.get(name, getattr(empty, name)) for name in cls._fields)
         return cls._make(tuple(one) if isinstance(one, list) else one for one in said)
 
@@ -180,14 +185,14 @@ class Parties:
     @classmethod
     def parse(cls, text: str) -> Parties:
         """Raises ValueError."""
-        found = json.loads(text)
+        found = orjson.loads(text)
         return cls(
             seller=_seller(canonical_text(found["seller"])),
             buyer=Account.model_validate(found["buyer"]),
             names=found["names"],
             tax_rate=found["tax_rate"] and Decimal(found["tax_rate"]),
             devices_by_state=found["devices_by_state"],
-            noticed=ClosingNotes.of(text),
+            noticed=ClosingNotes.parse(found),
         )
 
 

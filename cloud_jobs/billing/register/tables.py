@@ -126,18 +126,8 @@ def lines_digest(columns: Columns) -> str:
     found = sha256()
     for name in _STORED:
         values = columns[name]
-        found.update(_column_text([*map(_text_of, values)] if name in _MOMENTS else values).encode())
+        found.update(canonical_text([*map(_text_of, values)] if name in _MOMENTS else values).encode())
     return found.hexdigest()
-
-
-def _column_text(values: Sequence[Any]) -> str:
-    """`canonical_text` of a column, several times faster for texts without escapes."""
-    try:
-        joined = '","'.join(values)
-    except TypeError:
-        return canonical_text(values)
-    is_plain = joined.isprintable() and "\\" not in joined and joined.count('"') == 2 * (len(values) - 1)
-    return f'["{joined}"]' if is_plain else canonical_text(values)
 
 
 def closing_row(closing: Closing, closed_at: datetime) -> dict[str, Any]:
