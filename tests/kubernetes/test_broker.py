@@ -250,6 +250,21 @@ def test_alert_processes_of_one_name_run_on_both_nodes_and_a_killed_one_comes_ba
     seconds_until(lambda: all(json.loads(kubectl("exec", name, *command))["partitions_held"] for name in names), 60)
 
 
+@pytest.mark.usefixtures("office")
+def test_an_eviction_that_leaves_no_gateway_is_refused() -> None:
+    kubectl("rollout", "status", "statefulset/eu-gateway", "--timeout=120s")
+    evict("eu-gateway-0")
+    with pytest.raises(AssertionError, match="would violate the pod's disruption budget"):
+        evict("eu-gateway-1")
+    kubectl("rollout", "status", "statefulset/eu-gateway", "--timeout=120s")
+
+
+def evict(pod: str) -> None:
+    """As a drain does."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+    kubectl("create", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}/eviction", "-f", "-", given=eviction)
+
+
 def served_certificate() -> str:
     text = (
         "import socket, ssl; c = ssl.create_default_context(cafile='/bus-2/ca.pem')\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,8 @@ from deploy.demo.audit import (
 from deploy.demo.plan import FAULTS, NOISE, write_topology
 from deploy.demo.processes import DemoVehicle
 from deploy.kubernetes.cluster.layout import Layout
-from deploy.kubernetes.cluster.processes import ClusterError, Processes, run
+from deploy.kubernetes.cluster.processes import ClusterError, Processes
+from deploy.kubernetes.demo.acts import ACTS, Acts, Site, What
 from deploy.kubernetes.demo.office import CENTRE, LAKE, OFFICE, REGION, Office
 from deploy.kubernetes.demo.outside import Waiting, start, vehicles, way_in
 from deploy.kubernetes.demo.tools import Namespace
@@ -53,13 +54,9 @@ from simulator import (
 from simulator.truth import Truth
 
 ROOT = Path(__file__).parents[3]
-CHARTS = ROOT / "deploy" / "helm"
-_LATE_S = 30.0
 _ACKNOWLEDGED_S = 120.0
 _THROUGH_S = 300.0
 _LOOK_S = 1.0
-Act = Callable[["Demo"], str]
-"""Something that happens to the installation; says what."""
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -72,13 +69,13 @@ class Demo:
     scenario: Scenario
     drive_s: float
     executors: bool
-    acts: Mapping[float, Act]
-    """At which share of the drive they happen."""
+    acts: Acts
     began: float = field(default_factory=time.monotonic)
     verdicts: list[Verdict] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.namespace = Namespace("waybill-demo", self.layout)
+        self.site = Site(self.namespace, self.layout)
         self.names: Names = {one.sender: one.device for one in self.scenario.vehicles}
         self.tenants = sorted({one.tenant for one in self.scenario.vehicles})
 
@@ -121,16 +118,16 @@ class Demo:
         self.namespace.apply(*office.secrets())
         write_folder(self.folder / "scenario", self.scenario)
         self.installed_at = time.monotonic()
-        self.charts = {
-            REGION: ("waybill-region", office.region_values()),
-            CENTRE: ("waybill-centre", office.centre_values(executors=self.executors)),
+        self.site.values = {
+            REGION: office.region_values(),
+            CENTRE: office.centre_values(executors=self.executors),
         }
-        for release, (chart, values) in self.charts.items():
-            self.namespace.helm("install", release, str(CHARTS / chart), values=values)
+        for release in self.site.values:
+            self.site.helm("install", release)
         self.say(f"helm install {REGION} waybill-region, helm install {CENTRE} waybill-centre")
         image = f"localhost/waybill-centre:{VERSION}"
         self.namespace.apply(*office.pod(image, f"{CENTRE}-centre", self._files()))
-        for release in self.charts:
+        for release in self.site.values:
             what = "statefulset,deployment" if release == REGION else "deployment"
             self.namespace.kubectl(
                 "rollout", "status", what, "-l", f"app.kubernetes.io/instance={release}", "--timeout=300s"
@@ -169,11 +166,13 @@ class Demo:
         return fleet, waiting, summary
 
     def _with_faults(self, messages: Iterable[VehicleMessage]) -> Iterator[VehicleMessage]:
-        left = sorted(self.acts.items())
+        left = sorted(self.acts.at.items())
         for message in messages:
             while left and message.offset_s >= left[0][0] * self.scenario.duration_s:
-                self.say(left.pop(0)[1](self))
+                self.say(left.pop(0)[1](self.site))
             yield message
+        for _, act in left:
+            self.say(act(self.site))
 
     def _wait_until_through(self, fleet: list[DemoVehicle], summary: Summary) -> Lake:
         volume = self.namespace.kubectl("get", "pvc", f"{CENTRE}-centre", "-o", "jsonpath={.spec.volumeName}")
@@ -236,52 +235,14 @@ class Demo:
                 Verdict(f"{one.payer} was asked for what it owes", one.amount, one.equal)
                 for one in audit_posted(billing.register, truth)
             ),
-            Verdict("longest wait for an acknowledgement", f"{waiting.longest_s:.1f} s", waiting.longest_s <= _LATE_S),
+            Verdict(
+                "longest wait for an acknowledgement",
+                f"{waiting.longest_s:.1f} s",
+                waiting.longest_s <= self.acts.late_s,
+            ),
             Verdict("first acknowledged batch after helm install", f"{first_s:.0f} s", first_s <= _ACKNOWLEDGED_S),
+            *self.site.verdicts,
         ]
-
-
-def killed(release: str, component: str) -> Act:
-    """Deletes a pod without its grace period."""
-    selector = f"app.kubernetes.io/instance={release},app.kubernetes.io/component={component}"
-
-    def kill(demo: Demo) -> str:
-        found = demo.namespace.kubectl("get", "pods", "-l", selector, "-o", "jsonpath={.items[*].metadata.name}")
-        pod = found.split()[0]
-        demo.namespace.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
-        return f"killed {pod}"
-
-    return kill
-
-
-def upgraded(release: str, *options: str) -> Act:
-    """Changes values of a release, and waits for nothing."""
-
-    def upgrade(demo: Demo) -> str:
-        chart, values = demo.charts[release]
-        demo.namespace.helm("upgrade", release, str(CHARTS / chart), *options, values=values)
-        return f"helm upgrade {release} {' '.join(options)}"
-
-    return upgrade
-
-
-def rolled_back(release: str) -> Act:
-    def roll_back(demo: Demo) -> str:
-        demo.namespace.helm("rollback", release)
-        return f"helm rollback {release}"
-
-    return roll_back
-
-
-NEXT = "next"
-"""A second tag of the same images."""
-KILLS = {0.2: killed(REGION, "broker"), 0.45: killed(REGION, "gateway"), 0.7: killed(CENTRE, "ingest")}
-UPGRADES = {
-    0.1: upgraded(REGION, "--set", "gateway.logLevel=debug"),
-    0.3: upgraded(REGION, "--set", f"image.tag={NEXT}"),
-    0.6: upgraded(CENTRE, "--set", f"image.tag={NEXT}"),
-    0.8: rolled_back(REGION),
-}
 
 
 def main(
@@ -289,7 +250,7 @@ def main(
     vehicles_: Annotated[int, typer.Option("--vehicles", min=4, max=50, help="They drive in one region.")] = 6,
     drive_s: Annotated[float, typer.Option(help="Duration of the drive in seconds.")] = 60.0,
     executors: Annotated[bool, typer.Option("--executors", help="Each job of Spark with two executors.")] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="Upgrade both charts on the way; kill nothing.")] = False,
+    what: Annotated[What, typer.Option(help="What happens on the way.")] = What.KILLS,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the namespace in the cluster.")] = False,
     folder: Annotated[Path, typer.Option(help="Keys, tokens and vehicles; emptied first.")] = Path("var/kubernetes"),
 ) -> None:
@@ -302,13 +263,9 @@ def main(
     scenario = generated_scenario(seed=7, vehicles=vehicles_, regions=(REGION,), faults=FAULTS, gps_noise=NOISE)
     layout = Layout.of_user()
     try:
-        nodes = Processes.recorded(layout).nodes
+        Processes.recorded(layout)
         empty(folder)
-        if upgrade:
-            _tag_images(layout, nodes)
-        demo = Demo(
-            layout, folder.absolute(), with_two_tenants(scenario), drive_s, executors, UPGRADES if upgrade else KILLS
-        )
+        demo = Demo(layout, folder.absolute(), with_two_tenants(scenario), drive_s, executors, ACTS[what])
         try:
             correct = demo.run()
         finally:
@@ -320,14 +277,6 @@ def main(
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
     raise typer.Exit(0 if correct else 1)
-
-
-def _tag_images(layout: Layout, nodes: int) -> None:
-    for number in range(1, nodes + 1):
-        for name in ("waybill-gateway", "waybill-centre"):
-            image = f"localhost/{name}"
-            tag = ("images", "tag", "--force", f"{image}:{VERSION}", f"{image}:{NEXT}")
-            run("ctr", "-a", str(layout.node(number).socket), "-n", "k8s.io", *tag)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ def way_in(layout: Layout, folder: Path, book: PortBook) -> dict[str, DaemonProc
     """What a load balancer is elsewhere: for each port of devices one of this machine that leads to a node."""
 
     def process(name: str, node_port: int) -> DaemonProcess:
-        port, address = book.port(name), layout.node(1).address
-        inside = f"nsenter --net=/run/netns/{CONTROL_NAMESPACE} socat - TCP\\:{address}\\:{node_port}"
-        listen = f"TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr"
-        command = ["socat", listen, f"EXEC:{inside}"]
+        port, enter = book.port(name), f"nsenter --net=/run/netns/{CONTROL_NAMESPACE} socat -"
+        # the second node where the first does not answer
+        ways = [f"{enter} TCP:{layout.node(number).address}:{node_port},connect-timeout=2" for number in (1, 2)]
+        inside = " || ".join(ways).replace(":", "\\:").replace(",", "\\,")
+        command = ["socat", f"TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr", f"SYSTEM:{inside}"]
         return DaemonProcess(f"way-in-{name}", command, folder / name, healthy_when=lambda: port_is_open(port))
 
     return {name: process(name, node_port) for name, node_port in NODE_PORTS.items()}
