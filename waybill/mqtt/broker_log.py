@@ -25,6 +25,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from waybill.daemon.signals import handle_signals
+
 DENIED = re.compile(rb"^Denied PUBLISH from (\S+) \(d\d, q\d, r\d, m\d+, '([^\n]*)\n", re.MULTILINE)
 """Mosquitto's line: who published, and the topic with what follows it."""
 MAX_COUNTED = 1000
@@ -209,9 +211,8 @@ def main(path: str, command: list[str], control: str = "") -> None:
     child = os.fork()
     if control and child:
         os.close(target)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: os.kill(child, number))
-        _filter(source, path, _Control(control, child))
+        with handle_signals((signal.SIGTERM, signal.SIGINT), lambda number: os.kill(child, number)):
+            _filter(source, path, _Control(control, child))
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os._exit(code if code >= 0 else 128 - code)
     if not control and not child:
