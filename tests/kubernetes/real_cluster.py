@@ -22,8 +22,8 @@ _CGROUPS = Path("/sys/fs/cgroup/memory")
 
 
 @contextmanager
-def running_cluster(*names: str) -> Iterator[Callable[..., str]]:
-    """Two nodes with the images of these names; the function calls kubectl in a namespace of restricted admission.
+def running_cluster(*names: str, nodes: int = 2) -> Iterator[Callable[..., str]]:
+    """Nodes with the images of these names; the function calls kubectl in a namespace of restricted admission.
 
     A cluster that runs already is used, with the images that it has, and goes on.
     """
@@ -33,7 +33,7 @@ def running_cluster(*names: str) -> Iterator[Callable[..., str]]:
     ours = not LAYOUT.state.exists()
     if ours:
         given = [word for path in images for word in ("--image", str(path))]
-        subprocess.run([*CLUSTER, "up", "--nodes", "2", *given], timeout=500, check=True)
+        subprocess.run([*CLUSTER, "up", "--nodes", str(nodes), *given], timeout=500, check=True)
     try:
         kubectl("create", "namespace", NAMESPACE)
         kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")

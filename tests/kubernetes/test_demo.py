@@ -14,7 +14,7 @@ pytestmark = pytest.mark.nightly
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    with running_cluster("gateway", "centre", "pulsar"):
+    with running_cluster("gateway", "centre", "pulsar", nodes=3):
         yield
 
 

@@ -77,6 +77,7 @@ class Demo:
         self.namespace = Namespace("waybill-demo", self.layout)
         self.site = Site(self.namespace, self.layout)
         self.names: Names = {one.sender: one.device for one in self.scenario.vehicles}
+        self.nodes = [f"n{number}" for number in range(1, Processes.recorded(self.layout).nodes + 1)]
         self.tenants = sorted({one.tenant for one in self.scenario.vehicles})
 
     def say(self, text: str) -> None:
@@ -84,7 +85,11 @@ class Demo:
 
     def run(self) -> bool:
         """Install, drive, bill and compare; whether each verdict holds. Raises ClusterError, LocalStackError."""
+        *others, last = self.nodes
+        self.set_aside("cordon", *others)
         self._install_pulsar()
+        self.set_aside("uncordon", *others)
+        self.set_aside("cordon", last)
         office = Office(self.namespace, self.folder / "office", self.tenants)
         self._install(office)
         with ExitStack() as ended:
@@ -97,6 +102,11 @@ class Demo:
             table.add(what, found, "yes" if holds else "NO")
         console.print(table)
         return all(one.holds for one in self.verdicts)
+
+    def set_aside(self, verb: str, *nodes: str) -> None:
+        """Cordon or uncordon nodes, where Pulsar is spared."""
+        if self.acts.spares_pulsar:
+            self.namespace.kubectl(verb, *nodes)
 
     def _install_pulsar(self) -> None:
         self.namespace.create()
@@ -263,12 +273,16 @@ def main(
     scenario = generated_scenario(seed=7, vehicles=vehicles_, regions=(REGION,), faults=FAULTS, gps_noise=NOISE)
     layout = Layout.of_user()
     try:
-        Processes.recorded(layout)
+        if Processes.recorded(layout).nodes < ACTS[what].nodes:
+            raise ClusterError(
+                f"{what} needs {ACTS[what].nodes} nodes: `python -m deploy.kubernetes.cluster up --nodes 3`"
+            )
         empty(folder)
         demo = Demo(layout, folder.absolute(), with_two_tenants(scenario), drive_s, executors, ACTS[what])
         try:
             correct = demo.run()
         finally:
+            demo.set_aside("uncordon", *demo.nodes)
             if not keep:
                 demo.namespace.kubectl(
                     "delete", "namespace", demo.namespace.name, "--ignore-not-found", "--timeout=120s"

@@ -60,10 +60,19 @@ Act = Callable[[Site], str]
 
 @dataclass(frozen=True)
 class Acts:
-    """At which share of the drive each happens. `late_s`: the longest wait for an acknowledgement that is right."""
+    """At which share of the drive each happens. `late_s`: the longest wait for an acknowledgement that is right.
+
+    `spares_pulsar`: Pulsar, which has one server for each cluster here, gets the last node for itself.
+    """
 
     at: Mapping[float, Act]
     late_s: float = 30.0
+    spares_pulsar: bool = False
+
+    @property
+    def nodes(self) -> int:
+        """So many are needed."""
+        return 3 if self.spares_pulsar else 1
 
 
 def _killed(release: str, component: str) -> Act:
@@ -169,6 +178,7 @@ ACTS = {
             0.8: _rolled_back,
         }
     ),
-    # Pulsar has one server for each cluster here, and moves with its node
-    What.NODES: Acts({0.1: _drained, 0.4: _cut(20), 0.7: _power_cut, 0.9: _elsewhere}, late_s=180.0),
+    What.NODES: Acts(
+        {0.1: _drained, 0.4: _cut(20), 0.7: _power_cut, 0.9: _elsewhere}, late_s=120.0, spares_pulsar=True
+    ),
 }
