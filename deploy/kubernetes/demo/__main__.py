@@ -135,15 +135,19 @@ class Demo:
         for release in self.site.values:
             self.site.helm("install", release)
         self.say(f"helm install {REGION} waybill-region, helm install {CENTRE} waybill-centre")
-        image = f"localhost/waybill-centre:{VERSION}"
-        self.namespace.apply(*office.pod(image, f"{CENTRE}-centre", self._files()))
+        self._open(office)
         for release in self.site.values:
             what = "statefulset,deployment" if release == REGION else "deployment"
             self.namespace.kubectl(
                 "rollout", "status", what, "-l", f"app.kubernetes.io/instance={release}", "--timeout=300s"
             )
-        self.namespace.kubectl("wait", "--for=condition=Ready", f"pod/{OFFICE}", "--timeout=120s")
         self.say("each pod is ready")
+
+    def _open(self, office: Office) -> None:
+        """Start the office's pod, again where it ended with its node."""
+        image = f"localhost/waybill-centre:{VERSION}"
+        self.namespace.apply(*office.pod(image, f"{CENTRE}-centre", self._files()))
+        self.namespace.kubectl("wait", "--for=condition=Ready", f"pod/{OFFICE}", "--timeout=120s")
 
     def _files(self) -> dict[str, str]:
         folder = self.folder / "scenario"
@@ -211,6 +215,7 @@ class Demo:
             closings = office.waybill("bill", "close", "--period", self._period)
             return bool(closings) and all(one["outcome"] == "final" for one in closings)
 
+        self._open(office)
         self._wait("closings that are final", is_final)
         office.waybill("bill", "issue", "--period", self._period, "--by", "the demo")
         self.say(f"closed and issued {self._period}, in the pod {OFFICE}")
