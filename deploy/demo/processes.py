@@ -350,14 +350,19 @@ def _vehicle(stack: LocalStack, book: PortBook, planned: ScenarioVehicle, alone:
     config = folder / "agent.toml"
     # It shows its certificate to the region's broker alone; the vehicle's own is on its loopback.
     config.write_text(_agent_settings(stack, planned, broker.port, uplink.port))
-    agent = DaemonProcess.python(
+    agent = agent_process(device, config)
+    return DemoVehicle(device, region, broker, agent, config, uplink if device == alone else None)
+
+
+def agent_process(device: str, config: Path) -> DaemonProcess:
+    """A vehicle's agent, not started; its log is in the folder `agent` beside its settings."""
+    return DaemonProcess.python(
         f"edge-agent-{device}",
         "edge_agent",
         ["run", "--config", str(config)],
-        folder / "agent",
+        config.with_name("agent"),
         healthy_when=lambda: has_buffer(config),
     )
-    return DemoVehicle(device, region, broker, agent, config, uplink if device == alone else None)
 
 
 def has_buffer(config: Path) -> bool:

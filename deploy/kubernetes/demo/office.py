@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.kubernetes.demo.tools import Namespace
-from deploy.kubernetes.pulsar.__main__ import host
+from deploy.kubernetes.pulsar.__main__ import addresses
 from deploy.local.credentials import LocalAuthority, stack_operator, trusted
 from waybill.identity.registry_messages import ENROLMENT_KIND
 from waybill.identity.tokens import TokenIssuer
@@ -61,7 +61,7 @@ class Office:
 
     def _own_files(self) -> dict[str, Path | str]:
         """Of `waybill device` and `waybill reference put`."""
-        service, admin = _addresses(CENTRE, self._namespace.name)
+        service, admin = addresses(CENTRE, self._namespace.name)
         key = f"{_SECRETS}/operator.key"
         at = f'service_url = "{service}"\nadmin_url = "{admin}"\n'
         access = f'[access]\ntoken_file = "{_SECRETS}/ROLE.token"\ntls_ca = "{_SECRETS}/pulsar-ca.pem"\n'
@@ -95,7 +95,7 @@ operators = "{_SECRETS}/operators.toml"
 
     def region_values(self) -> dict[str, Any]:
         """Of the chart waybill-region."""
-        service, admin = _addresses(REGION, self._namespace.name)
+        service, admin = addresses(REGION, self._namespace.name)
         return {
             "region": REGION,
             "gateway": {"replicas": GATEWAYS},
@@ -106,7 +106,7 @@ operators = "{_SECRETS}/operators.toml"
 
     def centre_values(self, *, executors: bool) -> dict[str, Any]:
         """Of the chart waybill-centre. Jobs compute by themselves unless `executors` is set."""
-        service, admin = _addresses(CENTRE, self._namespace.name)
+        service, admin = addresses(CENTRE, self._namespace.name)
         files = "/etc/waybill/secret"
         return {
             "settings": {
@@ -185,8 +185,3 @@ root = pathlib.Path("/tmp/tokens")
 files = {str(one.relative_to(root).with_suffix("")): one.read_text() for one in root.glob("*/*.token")}
 print(json.dumps(files))
 """
-
-
-def _addresses(cluster: str, namespace: str) -> tuple[str, str]:
-    at = host(cluster, namespace)
-    return f"pulsar+ssl://{at}:6651", f"https://{at}:8443"

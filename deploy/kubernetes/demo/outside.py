@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.demo.processes import DemoVehicle, has_buffer
+from deploy.demo.processes import DemoVehicle, agent_process
 from deploy.kubernetes.cluster.layout import CONTROL_NAMESPACE, Layout
 from deploy.kubernetes.demo.office import NODE_PORTS, REGION
 from deploy.local import DaemonProcess, MosquittoBroker, MosquittoSettings, PortBook
@@ -61,13 +61,7 @@ def _vehicle(planned: ScenarioVehicle, token: str, folder: Path, ca: Path, book:
     )
     config = folder / "agent.toml"
     config.write_text(text, encoding="utf-8")
-    agent = DaemonProcess.python(
-        f"edge-agent-{planned.device}",
-        "edge_agent",
-        ["run", "--config", str(config)],
-        folder / "agent",
-        healthy_when=lambda: has_buffer(config),
-    )
+    agent = agent_process(planned.device, config)
     return DemoVehicle(planned.device, REGION, broker, agent, config)
 
 

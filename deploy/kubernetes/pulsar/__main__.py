@@ -20,10 +20,9 @@ from deploy.kubernetes.cluster.layout import Layout
 from deploy.local.pulsar import SMALL_BROKER, small_jvm, standalone_conf, standalone_words
 from deploy.local.stack import DEFAULT_TOPOLOGY
 from geo.replication import Topology
-from waybill.identity.authority import KeyPair
 from waybill.identity.broker_conf import ServerFiles, pulsar_security
 from waybill.identity.errors import AuthorityMissing
-from waybill.identity.pki_folder import PkiFolder, write_credentials
+from waybill.identity.pki_folder import PkiFolder
 from waybill.identity.tokens import TokenIssuer
 from waybill.settings import load
 
@@ -40,6 +39,12 @@ _INSTALL_S = 300
 def host(cluster: str, namespace: str) -> str:
     """The name of a cluster's Service, as all pods reach it."""
     return f"pulsar-{cluster}.{namespace}.svc.cluster.local"
+
+
+def addresses(cluster: str, namespace: str) -> tuple[str, str]:
+    """Service URL and admin URL of a cluster."""
+    at = host(cluster, namespace)
+    return f"pulsar+ssl://{at}:{_PORTS[0]}", f"https://{at}:{_PORTS[1]}"
 
 
 def office(namespace: str, folder: Path, source: Path, left_out: frozenset[str]) -> dict[str, Any]:
@@ -71,9 +76,8 @@ def office(namespace: str, folder: Path, source: Path, left_out: frozenset[str])
     for cluster, role in brokers.items():
         place = folder / "tls" / f"pulsar-{cluster}"
         if not place.exists():
-            key, names = KeyPair.generate(), (host(cluster, namespace), "127.0.0.1")
-            issued = authority.certify(key, f"pulsar@{cluster}", servers=names, now=now, lifetime=_LIFE)
-            write_credentials(place, root_pem=authority.root_pem, chain_pem=issued.chain_pem, key=key)
+            names = (host(cluster, namespace), "127.0.0.1")
+            pki.write(None, place, f"pulsar@{cluster}", servers=names, now=now, lifetime=_LIFE)
         secrets[f"pulsar-{cluster}"] = {file.name: file.read_text(encoding="ascii") for file in place.glob("*.pem")}
         secrets[f"pulsar-{cluster}"]["broker.token"] = issuer.token_file(role).read_text(encoding="ascii")
         clusters[cluster] = _server(cluster, host(cluster, namespace), topology.superusers_of(cluster))
@@ -86,11 +90,11 @@ def _located(source: Path, namespace: str, file: Path, left_out: frozenset[str])
     for name in left_out:
         text = text.replace(f"[clusters.{name}]\n", "").replace(f'[regions.{name}]\ncluster = "{name}"\n', "")
     for cluster in re.findall(r"^\[clusters\.([\w-]+)\]", text, re.MULTILINE):
-        at = host(cluster, namespace)
+        service, admin = addresses(cluster, namespace)
         text += f"""
 [clusters.{cluster}.address]
-service_url = "pulsar+ssl://{at}:{_PORTS[0]}"
-admin_url = "https://{at}:{_PORTS[1]}"
+service_url = "{service}"
+admin_url = "{admin}"
 trust_certs_file = "{_TLS}/ca.pem"
 """
     file.write_text(text, encoding="utf-8")
