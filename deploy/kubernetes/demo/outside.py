@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,13 +86,15 @@ class Waiting:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Waiting:
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._watching = self._pool.submit(self._watch)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._pool.shutdown()
+        # A watch that failed has seen no late acknowledgement, which must not look like none.
+        self._watching.result()
 
     def _watch(self) -> None:
         since = {one.device: (0, time.monotonic()) for one in self.vehicles}
