@@ -1,4 +1,4 @@
-"""How long vehicles of the demo wait for an acknowledgement: a wait goes on while it lasts, and no watch fails unseen."""
+"""How long vehicles wait for an acknowledgement: a wait counts while it lasts, and no watch fails unseen."""
 
 import time
 from types import SimpleNamespace
